@@ -1,0 +1,1 @@
+"""Probes: the readout, timing and predecessor measurements that the design rests on will live here."""
