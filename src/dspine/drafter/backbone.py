@@ -1,0 +1,140 @@
+"""The parallel backbone: target features become keys and values of every draft layer; one pass fills a block.
+
+One rule: context keys and values are projected once per token and kept; a block's own are written behind them and
+forgotten. Source: DSpine (arXiv 2609.36173), parallel backbone (shared with DFlash, arXiv 2602.06036).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dspine.drafter.config import DSpineConfig
+from dspine.kernels.reference import rms_norm
+
+Rotary = tuple[Tensor, Tensor]
+# (layer, query (B, H, T, D), keys (B, G, T, D), values) → (B, H, T, D): stores the block's keys and values behind
+# the context's and attends. The engine writes into a cache, training concatenates; the layer does not know.
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+
+
+class RMSNorm(nn.Module):
+    """RMS normalisation with a learned scale."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self.weight, self.eps)
+
+
+def rotate(x: Tensor, rotary: Rotary) -> Tensor:
+    """Rotary embedding, half rotation: (B, heads, T, D)."""
+    cos, sin = rotary
+    first, second = x.chunk(2, dim=-1)
+    return (x * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
+
+
+class Attention(nn.Module):
+    """Projections of a draft layer's attention; where keys and values are kept is the caller's business."""
+
+    def __init__(self, config: DSpineConfig) -> None:
+        super().__init__()
+        width, dim = config.hidden_size, config.head_dim
+        self.heads, self.groups, self.dim = config.num_attention_heads, config.num_key_value_heads, dim
+        self.q_proj = nn.Linear(width, self.heads * dim, bias=False)
+        self.k_proj = nn.Linear(width, self.groups * dim, bias=False)
+        self.v_proj = nn.Linear(width, self.groups * dim, bias=False)
+        self.o_proj = nn.Linear(self.heads * dim, width, bias=False)
+        self.q_norm = RMSNorm(dim, config.rms_norm_eps)
+        self.k_norm = RMSNorm(dim, config.rms_norm_eps)
+
+    def queries(self, x: Tensor, rotary: Rotary) -> Tensor:
+        """(B, T, d) → (B, H, T, D)."""
+        return rotate(self.q_norm(self._split(self.q_proj(x), self.heads)), rotary)
+
+    def keys_values(self, x: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor]:
+        """(B, T, d) → keys and values (B, G, T, D); the same projections serve context and block."""
+        keys = rotate(self.k_norm(self._split(self.k_proj(x), self.groups)), rotary)
+        return keys, self._split(self.v_proj(x), self.groups)
+
+    def output(self, mixed: Tensor) -> Tensor:
+        """(B, H, T, D) → (B, T, d)."""
+        batch, heads, width, dim = mixed.shape
+        projected: Tensor = self.o_proj(mixed.transpose(1, 2).reshape(batch, width, heads * dim))
+        return projected
+
+    def _split(self, x: Tensor, heads: int) -> Tensor:
+        return x.view(*x.shape[:2], heads, self.dim).transpose(1, 2)
+
+
+class MLP(nn.Module):
+    """Gated feed-forward: W_down(SiLU(W_gate x) ⊙ W_up x)."""
+
+    def __init__(self, config: DSpineConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return out
+
+
+class DraftLayer(nn.Module):
+    """A pre-norm decoder layer whose keys and values begin with the target's features."""
+
+    def __init__(self, config: DSpineConfig) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.self_attn = Attention(config)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp = MLP(config)
+
+    def forward(self, layer: int, x: Tensor, rotary: Rotary, attend: Attend) -> Tensor:
+        normed = self.input_layernorm(x)
+        keys, values = self.self_attn.keys_values(normed, rotary)
+        mixed = attend(layer, self.self_attn.queries(normed, rotary), keys, values)
+        x = x + self.self_attn.output(mixed)
+        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return out
+
+
+class Backbone(nn.Module):
+    """Fusion, draft layers and final norm; embedding table and LM head are the target's."""
+
+    inverse_frequencies: Tensor
+
+    def __init__(self, config: DSpineConfig) -> None:
+        super().__init__()
+        self.fc = nn.Linear(config.feature_size, config.hidden_size, bias=False)
+        self.hidden_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.layers = nn.ModuleList(DraftLayer(config) for _ in range(config.num_hidden_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
+        self.register_buffer("inverse_frequencies", (config.rope_theta**-exponents).float(), persistent=False)
+
+    def rotary(self, positions: Tensor, dtype: torch.dtype) -> Rotary:
+        """cos and sin (B, 1, T, D) for positions (B, T); angles in float32 at least."""
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        angles = positions[..., None].to(wide) * self.inverse_frequencies.to(wide)
+        angles = torch.cat((angles, angles), dim=-1).unsqueeze(1)
+        return angles.cos(), angles.sin()
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """Concatenated taps (B, T, m·d) → context states (B, T, d), shared by all layers."""
+        fused: Tensor = self.hidden_norm(self.fc(features))
+        return fused
+
+    def context(self, features: Tensor, positions: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values (B, G, T, D) of each layer for features (B, T, m·d) at positions (B, T)."""
+        fused = self.fuse(features)
+        rotary = self.rotary(positions, fused.dtype)
+        return [cast(DraftLayer, layer).self_attn.keys_values(fused, rotary) for layer in self.layers]

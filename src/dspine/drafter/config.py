@@ -1,0 +1,143 @@
+"""Sizes of a DSpine drafter.
+
+One rule: the network is built from these numbers alone. Defaults are the paper's for Qwen3-8B (DSpine,
+arXiv 2609.36173); `for_target` proposes sizes for any other target.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dspine.errors import ConfigError
+from dspine.facts import TargetFacts
+
+
+def default_taps(num_layers: int, taps: int) -> tuple[int, ...]:
+    """Target layers to read: `taps` ids spread from layer 1 to layer N-3 (id k = output of decoder layer k, from 0).
+
+    Raises:
+        ConfigError: the target has too few layers for that many distinct taps.
+    """
+    if taps == 1:
+        return (num_layers // 2,)
+    ids = tuple(round(1 + i * (num_layers - 4) / (taps - 1)) for i in range(taps))
+    if len(set(ids)) != taps or ids[0] < 0 or ids[-1] > num_layers - 2:
+        raise ConfigError(
+            f"a target of {num_layers} layers has no {taps} distinct layers to tap between 1 and {num_layers - 3}",
+            "Set target_layer_ids, or a smaller number of taps.",
+        )
+    return ids
+
+
+@dataclass(frozen=True)
+class DSpineConfig:
+    """Sizes of backbone and injection. `block_size` counts the anchor: M = block_size - 1 candidates a round."""
+
+    hidden_size: int = 4096
+    intermediate_size: int = 12288
+    num_hidden_layers: int = 5
+    num_attention_heads: int = 32
+    num_key_value_heads: int = 8
+    head_dim: int = 128
+    vocab_size: int = 151936
+    rms_norm_eps: float = 1e-6
+    rope_theta: float = 1e6
+    max_position_embeddings: int = 40960
+    num_target_layers: int = 36
+    target_layer_ids: tuple[int, ...] = (1, 9, 17, 25, 33)
+    mask_token_id: int = 151669
+    block_size: int = 16
+    transfer_rank: int = 1024
+    message_size: int = 512
+    top_k: int = 16
+
+    def __post_init__(self) -> None:
+        for field in (
+            "hidden_size",
+            "num_hidden_layers",
+            "head_dim",
+            "transfer_rank",
+            "message_size",
+            "top_k",
+        ):
+            if getattr(self, field) < 1:
+                raise ConfigError(f"drafter config: {field} is {getattr(self, field)}", "It must be at least 1.")
+        if self.block_size < 2:
+            raise ConfigError(
+                f"drafter config: block_size is {self.block_size}",
+                "It counts the anchor, so at least 2 is needed for one candidate.",
+            )
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise ConfigError(
+                f"drafter config: {self.num_attention_heads} attention heads are no multiple of "
+                f"{self.num_key_value_heads} key/value heads",
+                "Set num_attention_heads to a multiple of num_key_value_heads.",
+            )
+        if self.transfer_rank > self.hidden_size:
+            raise ConfigError(
+                f"drafter config: transfer_rank {self.transfer_rank} exceeds the hidden size {self.hidden_size}",
+                "The transfer space is a subspace of the target's output embeddings: choose a smaller rank.",
+            )
+        self._check_taps()
+
+    def _check_taps(self) -> None:
+        ids = self.target_layer_ids
+        last = self.num_target_layers - 2
+        wrong = [i for i in ids if not 0 <= i <= last]
+        if not ids or wrong or len(set(ids)) != len(ids):
+            raise ConfigError(
+                f"drafter config: target_layer_ids {list(ids)} for a target of {self.num_target_layers} layers",
+                f"Give distinct ids from 0 to {last} (id k = output of layer k; the last layer cannot be tapped).",
+            )
+
+    @property
+    def candidates(self) -> int:
+        """Candidates of a round, M."""
+        return self.block_size - 1
+
+    @property
+    def feature_size(self) -> int:
+        """Width of the concatenated taps, m·d."""
+        return len(self.target_layer_ids) * self.hidden_size
+
+    @classmethod
+    def for_target(cls, facts: TargetFacts, mask_token_id: int, **overrides: Any) -> DSpineConfig:
+        """Sizes for a target: its own width, heads and feed-forward, the paper's proportions elsewhere.
+
+        The paper's Qwen3-8B values come out for Qwen3-8B. `overrides` replace any field; `num_hidden_layers` also
+        sets how many layers are tapped unless `target_layer_ids` says otherwise.
+
+        Raises:
+            ConfigError: sizes that do not fit each other or the target.
+        """
+        layers = int(overrides.get("num_hidden_layers", 5))
+        proposed: dict[str, Any] = {
+            "hidden_size": facts.hidden_size,
+            "intermediate_size": facts.intermediate_size,
+            "num_attention_heads": facts.num_attention_heads,
+            "num_key_value_heads": facts.num_key_value_heads,
+            "head_dim": facts.head_dim,
+            "vocab_size": facts.vocab_size,
+            "rms_norm_eps": facts.rms_norm_eps,
+            "rope_theta": facts.rope_theta,
+            "max_position_embeddings": facts.max_position_embeddings,
+            "num_target_layers": facts.num_layers,
+            "mask_token_id": mask_token_id,
+            "transfer_rank": _fraction(facts.hidden_size, 4),
+            "message_size": _fraction(facts.hidden_size, 8),
+        }
+        if "target_layer_ids" not in overrides:
+            proposed["target_layer_ids"] = default_taps(facts.num_layers, layers)
+        unknown = set(overrides) - set(cls.__dataclass_fields__)
+        if unknown:
+            raise ConfigError(
+                f"drafter config: unknown {', '.join(sorted(unknown))}",
+                f"Known: {', '.join(cls.__dataclass_fields__)}.",
+            )
+        return cls(**{**proposed, **overrides})
+
+
+def _fraction(size: int, parts: int) -> int:
+    """About `size / parts`, a multiple of 16 for the sake of matrix units, at least 16 and at most `size`."""
+    return min(size, max(16, round(size / parts / 16) * 16))

@@ -1,0 +1,326 @@
+"""The DSpine drafter: a block-causal parallel backbone with adjacent causal injection and a transition cache.
+
+One rule: the layers run once per block, for training and for decoding alike, through `_states`; only where keys and
+values are kept differs. Source: DSpine (arXiv 2609.36173), sections on the backbone, injection, and
+predecessor-conditioned decoding.
+
+Row 0 of a block is the anchor, rows 1..M carry the mask token; row t lies at position s+t and predicts the token there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from dspine.drafter.backbone import Attend, Backbone
+from dspine.drafter.config import DSpineConfig
+from dspine.drafter.injection import Injection
+from dspine.drafter.proposal import Proposal
+from dspine.drafter.transfer import TransferSpace
+from dspine.kernels.attention import grouped_attention
+from dspine.kernels.kv import RowCache, Span
+from dspine.kernels.law import Law
+from dspine.kernels.reference import walk
+from dspine.stages import stage
+
+
+@dataclass(frozen=True)
+class BlockStates:
+    """What one pass over blocks leaves behind, place 1..M of each block.
+
+    hidden: (..., M, d) the ordinary output after the final norm.
+    last: (..., M, d) u_L, the last layer's state before its injection.
+    readouts: per layer, unit vectors (..., M, r): the readout of the state *after* that layer's injection; empty
+        unless asked for.
+    """
+
+    hidden: Tensor
+    last: Tensor
+    readouts: list[Tensor]
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """Correct predecessors for the first layers of some blocks (training only).
+
+    codes: (B, M, r) unit codes of the tokens x_s .. x_{s+M-1} that precede places 1..M.
+    chosen: bool (B, 1, 1), the blocks whose draw came up.
+    layers: how many layers are replaced, from the first.
+    """
+
+    codes: Tensor
+    chosen: Tensor
+    layers: int
+
+
+class DSpine(nn.Module):
+    """A drafter for one target.
+
+    Args:
+        config: sizes.
+        embedding: the target's input embedding, token ids (...) → (..., d); not trained, not saved.
+        head: the target's LM head weight (V, d); not trained, not saved.
+        space: transfer space made from that head.
+        draft_ids: (V_d) sorted ids that may be proposed; None = the whole vocabulary. Anchors and predecessors may be
+            any token all the same.
+    """
+
+    def __init__(
+        self,
+        config: DSpineConfig,
+        embedding: nn.Module,
+        head: Tensor,
+        space: TransferSpace,
+        draft_ids: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.backbone = Backbone(config)
+        self.injection = Injection(
+            config.num_hidden_layers,
+            config.hidden_size,
+            config.transfer_rank,
+            config.message_size,
+            space.directions,
+        )
+        self.space = space
+        self.draft_ids = draft_ids
+        # Held in a tuple, so that they are neither parameters nor buffers of this module: they stay the target's.
+        self._borrowed = (embedding, head)
+        self._draft_head = head if draft_ids is None else head[draft_ids]
+
+    @property
+    def block_size(self) -> int:
+        return self.config.block_size
+
+    @property
+    def candidates(self) -> int:
+        return self.config.candidates
+
+    @property
+    def target_layer_ids(self) -> tuple[int, ...]:
+        return self.config.target_layer_ids
+
+    @property
+    def max_positions(self) -> int:
+        return self.config.max_position_embeddings
+
+    @property
+    def head(self) -> Tensor:
+        """The target's LM head (V, d)."""
+        return self._borrowed[1]
+
+    @property
+    def codes(self) -> Tensor:
+        """C (V, r) float32."""
+        return self.space.codes
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.backbone.fc.weight.dtype
+
+    # ---------------------------------------------------------------- the block pass
+
+    def _states(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        attend: Attend,
+        replacement: Replacement | None,
+        with_readouts: bool,
+    ) -> BlockStates:
+        """Run all layers over packed blocks.
+
+        Args:
+            tokens: (B, W) int64, W a multiple of M+1: the anchors at row 0 of each block, mask tokens elsewhere.
+            positions: (B, W).
+            attend: where keys and values go.
+            replacement: correct predecessors, over (B·W/(M+1)) blocks.
+            with_readouts: whether the readouts after injection are kept.
+
+        Returns:
+            states over (blocks, M, ·), blocks in row-major order.
+        """
+        size = self.block_size
+        x = self._borrowed[0](tokens).to(self.dtype)
+        rotary = self.backbone.rotary(positions, x.dtype)
+        anchor_code = self.codes[tokens.reshape(-1, size)[:, 0]].unsqueeze(1)  # (blocks, 1, r)
+        readouts: list[Tensor] = []
+        final = len(self.backbone.layers) - 1
+        last = x
+        for index, layer in enumerate(self.backbone.layers):
+            with stage("draft/backbone"):
+                x = layer(index, x, rotary, attend)
+            with stage("draft/injection"):
+                blocks = x.reshape(-1, size, x.shape[-1])
+                state = blocks[:, 1:]  # (blocks, M, d)
+                receiver = self.injection.readout(index, state)
+                predecessor = torch.cat((anchor_code.to(receiver.dtype), receiver[:, :-1]), dim=1)
+                if replacement is not None and index < replacement.layers:
+                    predecessor = torch.where(replacement.chosen, replacement.codes.to(predecessor.dtype), predecessor)
+                heard = self.injection.deliver(index, state, receiver, predecessor)
+                if with_readouts:
+                    readouts.append(self.injection.readout(index, heard))
+                if index == final:
+                    last, hidden = state, self.backbone.norm(heard)
+                else:
+                    x = torch.cat((blocks[:, :1], heard), dim=1).view(x.shape)
+        return BlockStates(hidden=hidden, last=last, readouts=readouts)
+
+    def refine(self, last: Tensor, predecessors: Tensor) -> Tensor:
+        """Last-write refinement: the last layer's injection redone with tokens that are known.
+
+        Args:
+            last: u_L (..., d).
+            predecessors: token ids (...), broadcastable to last's leading dimensions.
+
+        Returns:
+            final-normed states (..., d).
+        """
+        layer = len(self.backbone.layers) - 1
+        receiver = self.injection.readout(layer, last)
+        code = self.codes[predecessors].to(receiver.dtype)
+        refined: Tensor = self.backbone.norm(self.injection.deliver(layer, last, receiver, code))
+        return refined
+
+    def draft_logits(self, hidden: Tensor) -> Tensor:
+        """Scores of the proposable vocabulary: (..., d) → (..., V_d)."""
+        return torch.nn.functional.linear(hidden, self._draft_head.to(hidden.dtype))
+
+    def candidate_scores(self, hidden: Tensor, candidates: Tensor) -> Tensor:
+        """Scores of given tokens: hidden (..., d), token ids (..., K) → (..., K)."""
+        rows = self.head[candidates].to(hidden.dtype)  # (..., K, d)
+        return torch.einsum("...d,...kd->...k", hidden, rows)
+
+    def top_candidates(self, hidden: Tensor) -> Tensor:
+        """V_t: the K likeliest token ids of the ordinary output, (..., d) → (..., K), likeliest first."""
+        logits = self.draft_logits(hidden)
+        index = logits.topk(min(self.config.top_k, logits.shape[-1]), dim=-1).indices
+        return index if self.draft_ids is None else self.draft_ids[index]
+
+    # ---------------------------------------------------------------- training
+
+    def blocks(
+        self,
+        features: Tensor,
+        lengths: Tensor,
+        anchors: Tensor,
+        tokens: Tensor,
+        replaced: Tensor | None = None,
+        replaced_layers: int = 0,
+    ) -> BlockStates:
+        """All blocks of a batch of sequences in one pass.
+
+        Args:
+            features: (N, S, m·d), target features of positions 0..S-1, padded behind `lengths`.
+            lengths: (N) int64, real positions of each sequence.
+            anchors: (N, A) int64 positions of the anchors; a block sees features strictly before its own.
+            tokens: (N, A, M+1) int64, x_s .. x_{s+M}; only x_s is an input, the others serve as correct predecessors.
+            replaced: bool (N, A), blocks whose first layers hear correct predecessors; None = no block.
+            replaced_layers: how many layers that concerns.
+
+        Returns:
+            BlockStates over (N, A, M, ·).
+        """
+        batch, per_row = anchors.shape
+        size = self.block_size
+        inputs = torch.full_like(tokens, self.config.mask_token_id)
+        inputs[..., 0] = tokens[..., 0]
+        positions = anchors[..., None] + torch.arange(size, device=anchors.device)  # (N, A, M+1)
+        where = torch.arange(features.shape[1], device=anchors.device).expand(batch, -1)
+        context = self.backbone.context(features.to(self.dtype), where)
+        mask = block_mask(anchors, lengths, features.shape[1], size)
+
+        def attend(layer: int, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+            before_keys, before_values = context[layer]
+            return grouped_attention(
+                query, torch.cat((before_keys, keys), dim=2), torch.cat((before_values, values), dim=2), mask
+            )
+
+        replacement = None
+        if replaced is not None and replaced_layers:
+            codes = self.codes[tokens[..., :-1]].flatten(0, 1)
+            replacement = Replacement(codes, replaced.reshape(-1, 1, 1), replaced_layers)
+        states = self._states(inputs.flatten(1), positions.flatten(1), attend, replacement, with_readouts=True)
+        return BlockStates(
+            hidden=states.hidden.reshape(batch, per_row, size - 1, -1),
+            last=states.last.reshape(batch, per_row, size - 1, -1),
+            readouts=[readout.reshape(batch, per_row, size - 1, -1) for readout in states.readouts],
+        )
+
+    # ---------------------------------------------------------------- decoding
+
+    def new_cache(self, rows: int) -> RowCache:
+        weight = self.backbone.fc.weight
+        return RowCache(len(self.backbone.layers), rows, dtype=weight.dtype, device=weight.device)
+
+    def observe(self, cache: RowCache, span: Span, features: Tensor, counts: Sequence[int]) -> None:
+        with stage("draft/context"):
+            cache.open(span)
+            positions = span.positions(features.device)
+            for layer, (keys, values) in enumerate(self.backbone.context(features.to(self.dtype), positions)):
+                cache.write(layer, keys, values)
+            for row, (start, count) in enumerate(zip(span.starts, counts, strict=True)):
+                cache.commit(span.first + row, start + count)
+
+    def propose(self, cache: RowCache, first: int, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
+        states = self.draft_block(cache, first, anchors)
+        with stage("draft/head"):
+            candidates = self.top_candidates(states.hidden)  # (B, M, K)
+        with stage("draft/scores"):
+            scores = self.transition_cache(states.last, anchors, candidates)
+        with stage("draft/walk"):
+            chosen, probs = walk(scores, law, uniforms)
+            tokens = candidates.gather(2, chosen.unsqueeze(2)).squeeze(2)
+        return Proposal(tokens=tokens, support=None if probs is None else candidates, probs=probs)
+
+    def draft_block(self, cache: RowCache, first: int, anchors: Tensor) -> BlockStates:
+        """One pass over one block a row: anchors (B,) at the rows' context lengths → states over (B, M, ·)."""
+        starts = tuple(cache.lengths[first : first + anchors.shape[0]])
+        span = Span(first, starts, self.block_size)
+        cache.open(span)
+        mask = span.causal_mask(anchors.device)
+        tokens = anchors.new_full((anchors.shape[0], self.block_size), self.config.mask_token_id)
+        tokens[:, 0] = anchors
+
+        def attend(layer: int, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+            return grouped_attention(query, *cache.write(layer, keys, values), mask)
+
+        return self._states(tokens, span.positions(anchors.device), attend, None, with_readouts=False)
+
+    def transition_cache(self, last: Tensor, anchors: Tensor, candidates: Tensor) -> Tensor:
+        """T (B, M, K, K): the refined score at place t of candidate j, had predecessor i been chosen.
+
+        Args:
+            last: u_L (B, M, d).
+            anchors: (B,) the one predecessor of place 1, so that all its K rows are alike.
+            candidates: V_t (B, M, K) token ids.
+        """
+        known = anchors[:, None, None].expand(-1, 1, candidates.shape[2])
+        predecessors = torch.cat((known, candidates[:, :-1]), dim=1)  # (B, M, K)
+        refined = self.refine(last.unsqueeze(2), predecessors)  # (B, M, K, d)
+        rows = self.head[candidates].to(refined.dtype)  # (B, M, K, d)
+        return refined @ rows.transpose(2, 3)
+
+
+def block_mask(anchors: Tensor, lengths: Tensor, context: int, size: int) -> Tensor:
+    """Which keys a block's rows see in training: bool (N, 1, A·size, context + A·size).
+
+    Context positions before the block's own anchor (and inside the sequence), and rows 0..k of its own block.
+
+    Args:
+        anchors: (N, A) positions.
+        lengths: (N) real positions of each sequence.
+        context: S, padded number of context positions.
+        size: rows of a block, M+1.
+    """
+    batch, per_row = anchors.shape
+    slot = torch.arange(context, device=anchors.device)
+    before = slot < torch.minimum(anchors, lengths[:, None])[..., None]  # (N, A, S)
+    before = before.repeat_interleave(size, dim=1)  # (N, A·size, S)
+    row = torch.arange(per_row * size, device=anchors.device)
+    inside = (row[:, None] // size == row // size) & (row <= row[:, None])
+    return torch.cat((before, inside.expand(batch, -1, -1)), dim=2).unsqueeze(1)

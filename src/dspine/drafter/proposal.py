@@ -1,0 +1,80 @@
+"""What a drafter proposes, and what it must be able to do.
+
+One rule: a proposal carries the exact law that each candidate was drawn from; the verifier never guesses q.
+Source: DSpine (arXiv 2609.36173), predecessor-conditioned decoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from dspine.kernels.kv import RowCache, Span
+from dspine.kernels.law import Law
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Candidates of a round, place 1..M of each row, with their law q.
+
+    tokens: (B, M) int64 token ids.
+    support: (B, M, K) int64, the ids that `probs` speaks of, distinct within a place; None: all of the vocabulary.
+    probs: float32 (B, M, K) or (B, M, V); None: q is one-hot at `tokens` (greedy drafts).
+    confidence: (B, M) estimated chance of acceptance, which does not depend on the token at its own place; or None.
+    """
+
+    tokens: Tensor
+    support: Tensor | None = None
+    probs: Tensor | None = None
+    confidence: Tensor | None = None
+
+    @property
+    def candidates(self) -> int:
+        return self.tokens.shape[1]
+
+
+class Drafter(Protocol):
+    """A network that keeps a context cache and proposes. It knows nothing of engines, tokenizers or files."""
+
+    @property
+    def block_size(self) -> int:
+        """Positions of a block, anchor included: M + 1."""
+
+    @property
+    def candidates(self) -> int:
+        """Candidates of a round: M."""
+
+    @property
+    def target_layer_ids(self) -> tuple[int, ...]:
+        """Target layers whose outputs it reads, in the order of concatenation."""
+
+    @property
+    def max_positions(self) -> int:
+        """Number of positions that it was built for; a row whose block would end beyond is not drafted."""
+
+    def new_cache(self, rows: int) -> RowCache:
+        """An empty context cache for `rows` rows."""
+
+    def observe(self, cache: RowCache, span: Span, features: Tensor, counts: Sequence[int]) -> None:
+        """Take in target features, strictly before the next anchor.
+
+        Args:
+            cache: context cache.
+            span: slots of the features; a row's first lies at its present context length.
+            features: (B, T, m·d), the tapped layers concatenated in the order of `target_layer_ids`.
+            counts: how many of the T features of each row are real; the cache's lengths become starts + counts.
+        """
+
+    def propose(self, cache: RowCache, first: int, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
+        """Draft one block a row.
+
+        Args:
+            cache: context cache; the anchor of row b sits at position `cache.lengths[first + b]`.
+            first: the cache row of the first anchor.
+            anchors: (B,) int64, the newest committed token of each row.
+            law: sampling parameters of the rows; place, not history, is all they may depend on.
+            uniforms: float32 (B, M) in [0, 1), one a place; may be None when every row is greedy.
+        """

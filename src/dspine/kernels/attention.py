@@ -1,0 +1,35 @@
+"""Attention with grouped key/value heads, without copying a cache.
+
+One rule: keys and values are read where they lie. The H/G query heads that share a key head are folded into the
+query length, so that no repeated copy of the cache is made (torch's own masked grouped path makes one a layer).
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def grouped_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, scale: float | None = None
+) -> Tensor:
+    """Softmax attention of H query heads over G key/value heads, H a multiple of G.
+
+    Args:
+        query: (B, H, T, D).
+        key, value: (B, G, S, D).
+        mask: bool (B or 1, 1, T, S), True = visible; None = everything is visible.
+        scale: factor of the scores; None = 1/√D.
+
+    Returns:
+        (B, H, T, D).
+    """
+    batch, heads, width, dim = query.shape
+    groups = key.shape[1]
+    share = heads // groups
+    if share > 1:
+        query = query.reshape(batch, groups, share * width, dim)
+        if mask is not None:
+            mask = mask.repeat(1, 1, share, 1)
+    out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
+    return out.reshape(batch, heads, width, dim)

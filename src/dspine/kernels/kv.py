@@ -1,0 +1,162 @@
+"""Keys and values of several layers for the rows of a ragged batch.
+
+One rule: a slot *is* an absolute position. New tokens are written in place at their positions; rolling a row back
+is nothing but a smaller length, since a query sees only slots at or before its own position, and each of those has
+been written by the row's committed tokens or by the very forward that asks. So rows of one batch may accept
+different numbers of candidates without moving a byte, and padding behind a row's last token is harmless.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+GROWTH = 256  # slots; storage grows by at least this much, so that growing stays rare
+
+
+@dataclass(frozen=True)
+class Span:
+    """Where one forward writes: rows `first .. first+B-1`, `width` new tokens each, row b's first at `starts[b]`."""
+
+    first: int
+    starts: tuple[int, ...]
+    width: int
+
+    @property
+    def rows(self) -> int:
+        return len(self.starts)
+
+    @property
+    def limit(self) -> int:
+        """Number of slots that the longest row spans after this forward."""
+        return max(self.starts) + self.width
+
+    def positions(self, device: torch.device | str | None = None) -> Tensor:
+        """Absolute position of every new token: (B, T) int64."""
+        starts = torch.tensor(self.starts, device=device)
+        return starts[:, None] + torch.arange(self.width, device=device)
+
+    def causal_mask(self, device: torch.device | str | None = None, window: int | None = None) -> Tensor | None:
+        """Which slots each query sees: bool (B, 1, T, limit), True = visible; None when every query sees all.
+
+        A query at position p sees slots `p - window < slot <= p` (`window` None: all up to p).
+        """
+        alike = self.width == 1 and min(self.starts) == max(self.starts)
+        if alike and (window is None or self.limit <= window):
+            return None
+        query = self.positions(device)[:, None, :, None]
+        slot = torch.arange(self.limit, device=device)
+        visible = slot <= query
+        if window is not None:
+            visible &= slot > query - window
+        return visible
+
+
+class RowCache:
+    """Keys and values, written in place.
+
+    `lengths[row]` is the number of committed slots of a row; whoever commits tokens sets it. Storage of a layer is
+    made at its first write, (rows, G, capacity, D) with that layer's own head count and width.
+    """
+
+    def __init__(
+        self,
+        layers: int,
+        rows: int,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+    ) -> None:
+        self.rows = rows
+        self.lengths = [0] * rows
+        self.capacity = 0
+        self._dtype = dtype
+        self._device = device
+        self._keys: list[Tensor | None] = [None] * layers
+        self._values: list[Tensor | None] = [None] * layers
+        self._span: Span | None = None
+        self._index: Tensor | None = None
+
+    @property
+    def layers(self) -> int:
+        return len(self._keys)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of storage that the cache holds."""
+        held = (t for t in (*self._keys, *self._values) if t is not None)
+        return sum(t.numel() * t.element_size() for t in held)
+
+    def reserve(self, capacity: int) -> None:
+        """Make room for `capacity` slots a row; what is stored stays."""
+        if capacity <= self.capacity:
+            return
+        self.capacity = max(capacity, self.capacity + GROWTH)
+        self._keys = [self._grown(t) for t in self._keys]
+        self._values = [self._grown(t) for t in self._values]
+
+    def open(self, span: Span) -> None:
+        """Begin a forward: every `write` until the next `open` goes where `span` says."""
+        if span.first + span.rows > self.rows:
+            raise IndexError(f"rows {span.first}..{span.first + span.rows - 1} of a cache of {self.rows} rows")
+        self.reserve(span.limit)
+        self._span = span
+        # Rows that start alike are one slice; others are scattered, by one index for all layers of the forward.
+        aligned = min(span.starts) == max(span.starts)
+        self._index = None if aligned else span.positions(self._device)[:, None, :, None]
+
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Store the new tokens of the open span and return all slots up to its limit.
+
+        Args:
+            layer: which layer, from 0.
+            keys, values: (B, G, T, D), positions already applied to the keys.
+
+        Returns:
+            views (B, G, limit, D) of the storage.
+        """
+        span = self._span
+        if span is None:
+            raise RuntimeError("RowCache.write before RowCache.open")
+        stored_keys = self._stored(self._keys, layer, keys)
+        stored_values = self._stored(self._values, layer, values)
+        rows = slice(span.first, span.first + span.rows)
+        for stored, new in ((stored_keys, keys), (stored_values, values)):
+            if self._index is None:
+                stored[rows, :, span.starts[0] : span.limit] = new
+            else:
+                stored[rows].scatter_(2, self._index.expand(-1, *new.shape[1:2], -1, new.shape[3]), new)
+        return stored_keys[rows, :, : span.limit], stored_values[rows, :, : span.limit]
+
+    def commit(self, row: int, length: int) -> None:
+        """Say that the first `length` slots of a row hold committed tokens (also how a row is rolled back)."""
+        if not 0 <= length <= self.capacity:
+            raise IndexError(f"row {row}: length {length} outside the capacity of {self.capacity} slots")
+        self.lengths[row] = length
+
+    def move(self, source: int, target: int) -> None:
+        """Copy a row's committed slots over another row."""
+        length = self.lengths[source]
+        for stored in (*self._keys, *self._values):
+            if stored is not None:
+                stored[target, :, :length] = stored[source, :, :length]
+        self.lengths[target] = length
+
+    def _stored(self, side: list[Tensor | None], layer: int, like: Tensor) -> Tensor:
+        stored = side[layer]
+        if stored is None:
+            shape = (self.rows, like.shape[1], self.capacity, like.shape[3])
+            # Zeros, not empty: a masked slot is multiplied by weight 0, and 0 · NaN would be NaN.
+            stored = torch.zeros(shape, dtype=self._dtype, device=self._device)
+            side[layer] = stored
+        return stored
+
+    def _grown(self, stored: Tensor | None) -> Tensor | None:
+        if stored is None:
+            return None
+        rows, heads, old, width = stored.shape
+        grown = stored.new_zeros(rows, heads, self.capacity, width)
+        grown[:, :, :old] = stored
+        return grown

@@ -1,0 +1,118 @@
+"""From logits to the law that a token is drawn from.
+
+One rule: one function makes the law of the target and of the drafter alike, and what is drawn is drawn from the
+very float32 tensor that is later called p or q. Source: DSpine (arXiv 2609.36173), section on sampling; order as in
+the field: temperature, top-k, softmax, top-p, min-p, renormalise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Law:
+    """Sampling parameters of B rows, each a tensor (B,) on the device of the logits.
+
+    temperature 0 means greedy; top_k 0, top_p 1 and min_p 0 mean off.
+    """
+
+    temperature: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    greedy: bool  # every row has temperature 0
+    plain: bool  # no row uses top-k, top-p or min-p
+
+    @classmethod
+    def of(
+        cls,
+        temperature: list[float],
+        top_k: list[int],
+        top_p: list[float],
+        min_p: list[float],
+        device: torch.device | str | None = None,
+    ) -> Law:
+        return cls(
+            temperature=torch.tensor(temperature, dtype=torch.float32, device=device),
+            top_k=torch.tensor(top_k, dtype=torch.int64, device=device),
+            top_p=torch.tensor(top_p, dtype=torch.float32, device=device),
+            min_p=torch.tensor(min_p, dtype=torch.float32, device=device),
+            greedy=all(t == 0 for t in temperature),
+            plain=not (any(top_k) or any(p < 1 for p in top_p) or any(min_p)),
+        )
+
+    @classmethod
+    def greedy_rows(cls, rows: int, device: torch.device | str | None = None) -> Law:
+        return cls.of([0.0] * rows, [0] * rows, [1.0] * rows, [0.0] * rows, device)
+
+    def rows(self, index: list[int]) -> Law:
+        """The law of some of the rows, in the order of `index`."""
+        return Law.of(
+            self.temperature[index].tolist(),
+            self.top_k[index].tolist(),
+            self.top_p[index].tolist(),
+            self.min_p[index].tolist(),
+            self.temperature.device,
+        )
+
+
+def law_probs(logits: Tensor, law: Law) -> Tensor:
+    """Probabilities after the sampling parameters.
+
+    Args:
+        logits: (B, ..., V), any float type; -inf marks what cannot be drawn.
+        law: parameters of the B rows.
+
+    Returns:
+        float32 (B, ..., V), each row summing to 1; one-hot at the argmax where the temperature is 0.
+    """
+    if law.greedy:
+        return _one_hot(logits)
+    spread = (-1,) + (1,) * (logits.dim() - 1)
+    temperature = law.temperature.view(spread)
+    greedy = temperature == 0
+    scores = logits.float() / torch.where(greedy, torch.ones_like(temperature), temperature)
+    if law.plain:
+        probs = torch.softmax(scores, dim=-1)
+    else:
+        probs = _truncated(scores, law.top_k.view(spread), law.top_p.view(spread), law.min_p.view(spread))
+    if bool(greedy.any()):
+        probs = torch.where(greedy, _one_hot(logits), probs)
+    return probs
+
+
+def _one_hot(logits: Tensor) -> Tensor:
+    best = logits.argmax(dim=-1, keepdim=True)
+    return torch.zeros(logits.shape, dtype=torch.float32, device=logits.device).scatter_(-1, best, 1.0)
+
+
+def _truncated(scores: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
+    ordered, index = scores.sort(dim=-1, descending=True, stable=True)
+    rank = torch.arange(scores.shape[-1], device=scores.device)
+    ordered = ordered.masked_fill((top_k > 0) & (rank >= top_k), -torch.inf)
+    probs = torch.softmax(ordered, dim=-1)
+    before = probs.double().cumsum(-1) - probs.double()  # mass of the likelier tokens; float32 would drift over V
+    keep = (before < top_p) & (probs >= min_p * probs[..., :1])
+    keep[..., 0] = True  # the likeliest token always stays, whatever rounding did to the bounds
+    probs = probs.masked_fill(~keep, 0.0)
+    probs = probs / probs.sum(dim=-1, keepdim=True)
+    return torch.zeros_like(probs).scatter_(-1, index, probs)
+
+
+def draw(probs: Tensor, uniforms: Tensor) -> Tensor:
+    """Draw one id a row by inverse CDF; an id of probability 0 is never drawn.
+
+    Args:
+        probs: (..., V), non-negative, not all 0 in a row; need not sum to 1.
+        uniforms: (...) in [0, 1).
+
+    Returns:
+        ids (...) int64.
+    """
+    cdf = probs.double().cumsum(-1)  # float64: a float32 sum over the vocabulary would misplace rare tokens
+    mark = (uniforms.double() * cdf[..., -1]).unsqueeze(-1)
+    return torch.searchsorted(cdf, mark, right=True).squeeze(-1)

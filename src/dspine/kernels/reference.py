@@ -1,0 +1,107 @@
+"""Plain torch definitions of the arithmetic that a round repeats.
+
+One rule: these are the definition; a fused kernel stands beside them with the same signature and a test that holds
+it to them. Source: DSpine (arXiv 2609.36173), adjacent causal injection and transition cache.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dspine.kernels.law import Law, draw, law_probs
+
+TINY = 1e-12  # added under a root, so that a zero vector has a finite value and a finite gradient
+
+
+def wide(x: Tensor) -> Tensor:
+    """At least float32: sums of squares, probabilities and codes are never taken in half precision."""
+    return x if x.dtype in (torch.float32, torch.float64) else x.float()
+
+
+def rms(x: Tensor) -> Tensor:
+    """Root mean square over the last dimension: (..., d) → (..., 1), at least float32."""
+    return wide(x).pow(2).mean(dim=-1, keepdim=True).add(TINY).sqrt()
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """RMSNorm with scale: (..., d) → (..., d) in the type of x."""
+    x32 = wide(x)
+    return (x32 * torch.rsqrt(x32.pow(2).mean(dim=-1, keepdim=True) + eps) * weight).to(x.dtype)
+
+
+def unit_normalise(x: Tensor) -> Tensor:
+    """x/|x| over the last dimension, at least float32; a zero vector stays zero."""
+    x32 = wide(x)
+    return x32 * torch.rsqrt(x32.pow(2).sum(dim=-1, keepdim=True) + TINY)
+
+
+def gated_message(
+    receiver: Tensor,
+    predecessor: Tensor,
+    receiver_gate: Tensor,
+    predecessor_gate: Tensor,
+    message: Tensor,
+    bias: Tensor,
+) -> Tensor:
+    """g ⊙ m with g = σ(G_q z_t + G_p z_{t-1} + b) and m = A z_{t-1}.
+
+    Args:
+        receiver: z_t, broadcastable to (..., r).
+        predecessor: z_{t-1} (..., r), a state's or a token's.
+        receiver_gate, predecessor_gate, message: G_q, G_p, A, each (a, r).
+        bias: b (a).
+
+    Returns:
+        (..., a).
+    """
+    linear = torch.nn.functional.linear
+    gate = torch.sigmoid(linear(receiver, receiver_gate, bias) + linear(predecessor, predecessor_gate))
+    return gate * linear(predecessor, message)
+
+
+def write_back(state: Tensor, message: Tensor, write: Tensor) -> Tensor:
+    """h = u + RMS(u) · W (g ⊙ m).
+
+    Args:
+        state: u (..., d), broadcastable against the message's leading dimensions.
+        message: (..., a).
+        write: W (d, a).
+
+    Returns:
+        (..., d).
+    """
+    return state + rms(state).to(state.dtype) * torch.nn.functional.linear(message, write)
+
+
+def walk(scores: Tensor, law: Law, uniforms: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Choose one candidate a place, left to right, by lookup in the transition cache alone.
+
+    Args:
+        scores: T (B, M, K, K): score at place t of candidate j after predecessor i; at place 1 every i is the anchor.
+        law: sampling parameters of the B rows; they act on each row of K scores.
+        uniforms: (B, M) in [0, 1); may be None when every row is greedy.
+
+    Returns:
+        chosen (B, M) indices into the candidates; the laws they were drawn from, float32 (B, M, K), or None
+        when every row is greedy (one-hot).
+    """
+    batch, places, _, _ = scores.shape
+    rows = torch.arange(batch, device=scores.device)
+    index = torch.zeros_like(rows)
+    chosen, laws = [], []
+    if law.greedy:
+        best = scores.argmax(dim=-1)  # (B, M, K): the successor of every predecessor
+        for t in range(places):
+            index = best[rows, t, index]
+            chosen.append(index)
+        return torch.stack(chosen, dim=1), None
+    if uniforms is None:
+        raise ValueError("a sampled walk needs uniforms (B, M)")
+    probs = law_probs(scores, law)  # (B, M, K, K): all rows at once, so that the walk is lookup only
+    for t in range(places):
+        row = probs[rows, t, index]
+        index = draw(row, uniforms[:, t])
+        laws.append(row)
+        chosen.append(index)
+    return torch.stack(chosen, dim=1), torch.stack(laws, dim=1)
