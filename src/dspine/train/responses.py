@@ -1,0 +1,268 @@
+"""Responses: the rows that the target answered, on disk as JSONL with their settings beside them.
+
+One rule: a file holds whole rows of one setting. A line that a kill cut off is removed before the next row is
+written, and rows made under other settings are never added.
+
+A row: {"id", "source", "messages", "prompt_ids", "response_ids", "finish_reason"}; `response_ids` ends with
+the end token when the finish reason is "stop". `responses.jsonl` has its settings in `responses.meta.json`.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from hashlib import sha256
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from dspine.errors import DataError
+from dspine.train.prompts import Message, json_lines
+
+FINISHES = ("stop", "length")
+
+
+@dataclass(frozen=True)
+class ResponseRow:
+    """One answer of the target: what it was asked (as text and as ids) and what it said (ids)."""
+
+    id: str
+    source: str
+    messages: list[Message]
+    prompt_ids: list[int]
+    response_ids: list[int]
+    finish_reason: str
+
+
+@dataclass(frozen=True)
+class TrainingSequence:
+    """Prompt and response as one sequence; `loss_mask` is True on the response, its end token included."""
+
+    id: str
+    ids: list[int]
+    loss_mask: list[bool]
+
+
+@dataclass(frozen=True)
+class ResponseMeta:
+    """The settings that the rows of a file share.
+
+    Attributes:
+        target, dtype: which model answered, computing in what.
+        head_digest, template_digest: of the target's head and chat template.
+        sampling: the sampling parameters by name.
+        max_new_tokens: cap of an answer.
+        prompts_digest: of the prompt set.
+    """
+
+    target: str
+    dtype: str
+    head_digest: str
+    template_digest: str
+    sampling: dict[str, Any]
+    max_new_tokens: int
+    prompts_digest: str
+
+
+def read_responses(path: str | Path) -> list[ResponseRow]:
+    """Read a response file.
+
+    Raises:
+        DataError: naming file and line: not JSON, a missing, unknown or ill-typed field, two rows of one id,
+            a cut-off last line; also for a file without rows.
+    """
+    rows: list[ResponseRow] = []
+    places: dict[str, str] = {}
+    for _, place, given in json_lines(Path(path)):
+        row = _row(given, place)
+        if row.id in places:
+            raise DataError(f"{place}: id {row.id!r} was used before, at {places[row.id]}")
+        places[row.id] = place
+        rows.append(row)
+    if not rows:
+        raise DataError(f"{path} holds no responses", "Write them with `dspine regenerate`.")
+    return rows
+
+
+def _row(given: dict[str, Any], place: str) -> ResponseRow:
+    known = [field.name for field in fields(ResponseRow)]
+    for wrong, names in (
+        ("is missing", set(known) - given.keys()),
+        ("is unknown", given.keys() - set(known)),
+    ):
+        if names:
+            raise DataError(f"{place}: the field {min(names)!r} {wrong}", f"A row has: {', '.join(known)}.")
+    checks: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+        ("id", "a string that is not empty", lambda value: isinstance(value, str) and value != ""),
+        ("source", "a string", lambda value: isinstance(value, str)),
+        ("messages", "a list of {role, content}", _are_messages),
+        ("prompt_ids", "a list of token ids that is not empty", _are_ids),
+        ("response_ids", "a list of token ids that is not empty", _are_ids),
+        ("finish_reason", " or ".join(FINISHES), lambda value: value in FINISHES),
+    )
+    for name, kind, holds in checks:
+        if not holds(given[name]):
+            raise DataError(f"{place}: {name} must be {kind}")
+    return ResponseRow(**given)
+
+
+def _are_ids(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(i) is int and i >= 0 for i in value)
+
+
+def _are_messages(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(m, dict) and m.keys() == {"role", "content"} and all(isinstance(text, str) for text in m.values())
+        for m in value
+    )
+
+
+def training_sequence(row: ResponseRow) -> TrainingSequence:
+    """Prompt and response as one sequence, the loss mask set on every response id, its end token included."""
+    mask = [False] * len(row.prompt_ids) + [True] * len(row.response_ids)
+    return TrainingSequence(row.id, row.prompt_ids + row.response_ids, mask)
+
+
+def responses_digest(rows: Sequence[ResponseRow]) -> str:
+    """Sha256 of a set of responses, whatever their order: ids of rows, prompts and responses."""
+    keyed = sorted((row.id, row.prompt_ids, row.response_ids) for row in rows)
+    return sha256(json.dumps(keyed).encode()).hexdigest()
+
+
+def meta_path(path: str | Path) -> Path:
+    """Where the settings of a response file lie: `a.jsonl` → `a.meta.json`."""
+    return Path(path).with_suffix(".meta.json")
+
+
+def read_meta(path: str | Path) -> ResponseMeta:
+    """The settings of the response file `path`.
+
+    Raises:
+        DataError: the settings file is missing or is not one.
+    """
+    place = meta_path(path)
+    try:
+        given = json.loads(place.read_bytes())
+        return ResponseMeta(**given)
+    except OSError as error:
+        fix = f"`dspine regenerate` writes it beside {path}; take both files along."
+        raise DataError(f"cannot read {place}: {error.strerror}", fix) from error
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{place} does not hold the settings of a response file: {error}") from error
+
+
+def write_aside(path: Path, data: bytes) -> None:
+    """Write a file so that it is there wholly or not at all, whatever interrupts.
+
+    Raises:
+        DataError: the disk is full or the place cannot be written; nothing is left behind.
+    """
+    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with aside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def cannot_write(path: Path, error: OSError) -> DataError:
+    """The error that says why `path` could not be written, and what to do."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        fix = "Free some space and run the same command again: it goes on where it stopped."
+        return DataError(f"no space left on the disk while writing {path}", fix)
+    return DataError(f"cannot write {path}: {error.strerror}")
+
+
+class ResponseWriter:
+    """Appends rows to a response file; a context manager.
+
+    Opening an existing file removes a half-written last line and reads what is there: `rows` by id.
+
+    Raises:
+        DataError: the file was written under other settings (their names are given) or without settings, or
+            another process is writing it.
+    """
+
+    def __init__(self, path: str | Path, meta: ResponseMeta) -> None:
+        self.path = Path(path)
+        self.rows: dict[str, ResponseRow] = {}
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            # Unbuffered: a row is with the system once `append` returns, and outlives a kill.
+            self._file = self.path.open("ab+", buffering=0)
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+        try:
+            self._lock()
+            self._resume(meta)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> ResponseWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as failure:
+            raise cannot_write(self.path, failure) from failure
+        finally:
+            self._file.close()
+
+    def append(self, row: ResponseRow) -> None:
+        """Add one row; it is wholly in the file when this returns, and not at all when it raises."""
+        end = self._file.seek(0, os.SEEK_END)
+        data = (json.dumps(asdict(row), ensure_ascii=False) + "\n").encode()
+        try:
+            while data:  # the system may take less than it is given
+                data = data[self._file.write(data) :]
+        except BaseException as error:
+            self._file.truncate(end)
+            if isinstance(error, OSError):
+                raise cannot_write(self.path, error) from error
+            raise
+        self.rows[row.id] = row
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            fix = "Wait for it, or give this run another file."
+            raise DataError(f"{self.path} is being written by another process", fix) from error
+
+    def _resume(self, meta: ResponseMeta) -> None:
+        size = _whole_lines(self.path)
+        if size == 0:
+            write_aside(meta_path(self.path), json.dumps(asdict(meta), indent=1).encode())
+        else:
+            self._compare(meta)
+        self._file.truncate(size)
+        if size:
+            self.rows = {row.id: row for row in read_responses(self.path)}
+
+    def _compare(self, meta: ResponseMeta) -> None:
+        written, asked = asdict(read_meta(self.path)), asdict(meta)
+        differing = [f"{name}: {written[name]!r} → {asked[name]!r}" for name in asked if written[name] != asked[name]]
+        if differing:
+            raise DataError(
+                f"{self.path} was written under other settings: {'; '.join(differing)}",
+                "Use the same settings to go on, or give this run another file.",
+            )
+
+
+def _whole_lines(path: Path) -> int:
+    """Bytes of the file up to and including its last newline."""
+    data = path.read_bytes()
+    return data.rfind(b"\n") + 1

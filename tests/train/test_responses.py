@@ -1,0 +1,209 @@
+"""Response files: strict reading, appending that survives a kill, settings that may not change."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from dataclasses import asdict, replace
+
+import pytest
+
+from dspine.errors import DataError
+from dspine.train import responses
+from dspine.train.responses import (
+    ResponseMeta,
+    ResponseRow,
+    ResponseWriter,
+    meta_path,
+    read_meta,
+    read_responses,
+    responses_digest,
+    training_sequence,
+    write_aside,
+)
+
+META = ResponseMeta("nano", "float32", "aa", "bb", {"temperature": 0.0}, 64, "cc")
+
+
+def row(name="a/1", answer=(7, 8, 2), finish="stop"):
+    return ResponseRow(name, "a", [{"role": "user", "content": "é?"}], [1, 5, 6], list(answer), finish)
+
+
+def written(path, *rows, meta=META):
+    with ResponseWriter(path, meta) as writer:
+        for one in rows:
+            writer.append(one)
+    return path
+
+
+def test_what_is_written_is_read(tmp_path):
+    rows = [row("a/1"), row("a/2", (9,) * 5, "length")]
+    path = written(tmp_path / "deep" / "r.jsonl", *rows)
+    assert read_responses(path) == rows
+    assert read_meta(path) == META
+    assert sorted(p.name for p in path.parent.iterdir()) == ["r.jsonl", "r.meta.json"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"id": ""}, "id must be"),
+        ({"source": 3}, "source must be"),
+        ({"messages": "hello"}, "messages must be"),
+        ({"messages": [{"role": "user", "content": None}]}, "messages must be"),
+        ({"prompt_ids": []}, "prompt_ids must be"),
+        ({"prompt_ids": [1, True]}, "prompt_ids must be"),
+        ({"response_ids": [3, -1]}, "response_ids must be"),
+        ({"response_ids": [3.0]}, "response_ids must be"),
+        ({"finish_reason": "abort"}, "finish_reason must be stop or length"),
+        ({"extra": 1}, "the field 'extra' is unknown"),
+        ({"id": "a/1"}, "was used before, at .*line 1"),
+    ],
+)
+def test_a_bad_row_names_file_and_line(tmp_path, change, said):
+    path = tmp_path / "r.jsonl"
+    path.write_text(f"{json.dumps(asdict(row()))}\n{json.dumps(asdict(row('a/2')) | change)}\n")
+    with pytest.raises(DataError, match=said) as caught:
+        read_responses(path)
+    assert f"{path}, line 2" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", list(asdict(row())))
+def test_a_missing_field_is_named(tmp_path, name):
+    given = asdict(row())
+    del given[name]
+    path = tmp_path / "r.jsonl"
+    path.write_text(json.dumps(given) + "\n")
+    with pytest.raises(DataError, match=f"line 1: the field '{name}' is missing"):
+        read_responses(path)
+
+
+def test_a_file_without_rows(tmp_path):
+    with pytest.raises(DataError, match="holds no responses"):
+        read_responses(written(tmp_path / "r.jsonl"))
+
+
+@pytest.mark.parametrize("kept", [1, 40, -1])
+def test_a_half_written_line_is_cut_off_and_nothing_else(tmp_path, kept):
+    path = written(tmp_path / "r.jsonl", row("a/1"), row("a/2"))
+    last = (json.dumps(asdict(row("a/3"))) + "\n").encode()
+    with path.open("ab") as file:
+        file.write(last[:kept])
+    if kept == -1:  # a whole row that only lacks its newline can be read
+        assert len(read_responses(path)) == 3
+    else:
+        with pytest.raises(DataError, match="line 3: not JSON.*\n.*cut off"):
+            read_responses(path)
+    with ResponseWriter(path, META) as writer:
+        assert list(writer.rows) == ["a/1", "a/2"]
+        writer.append(row("a/3"))
+    assert [r.id for r in read_responses(path)] == ["a/1", "a/2", "a/3"]
+
+
+def test_other_settings_are_refused_by_name_and_the_file_stays(tmp_path):
+    path = written(tmp_path / "r.jsonl", row())
+    with path.open("ab") as file:
+        file.write(b'{"half')
+    before = path.read_bytes()
+    other = replace(META, head_digest="zz", max_new_tokens=65)
+    with pytest.raises(DataError) as caught:
+        ResponseWriter(path, other)
+    said = str(caught.value)
+    assert "head_digest: 'aa' → 'zz'" in said
+    assert "max_new_tokens: 64 → 65" in said
+    assert "template" not in said
+    assert path.read_bytes() == before
+    assert read_meta(path) == META
+
+
+def test_rows_without_their_settings_are_refused(tmp_path):
+    path = written(tmp_path / "r.jsonl", row())
+    meta_path(path).unlink()
+    with pytest.raises(DataError, match=r"cannot read .*r\.meta\.json"):
+        ResponseWriter(path, META)
+    meta_path(path).write_text('{"target": "nano"}')
+    with pytest.raises(DataError, match="does not hold the settings"):
+        ResponseWriter(path, META)
+
+
+def test_a_file_without_rows_takes_new_settings(tmp_path):
+    path = written(tmp_path / "r.jsonl")
+    other = replace(META, max_new_tokens=9)
+    written(path, row(), meta=other)
+    assert read_meta(path) == other
+
+
+def test_two_writers_of_one_file(tmp_path):
+    with ResponseWriter(tmp_path / "r.jsonl", META), pytest.raises(DataError, match="another process"):
+        ResponseWriter(tmp_path / "r.jsonl", META)
+    written(tmp_path / "r.jsonl", row())  # the lock goes with its holder
+
+
+class FullDisk:
+    """A file that takes `room` bytes more, a few at a time."""
+
+    def __init__(self, file, room):
+        self.file, self.room = file, room
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+    def write(self, data):
+        if not self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        taken = min(len(data), self.room, 50)
+        self.room -= taken
+        return self.file.write(data[:taken])
+
+
+def test_a_full_disk_leaves_whole_rows(tmp_path):
+    path = tmp_path / "r.jsonl"
+    with ResponseWriter(path, META) as writer:
+        writer._file = FullDisk(writer._file, 200)
+        writer.append(row("a/1"))
+        with pytest.raises(DataError, match="no space left"):
+            writer.append(row("a/2"))
+        assert list(writer.rows) == ["a/1"]
+    assert [r.id for r in read_responses(path)] == ["a/1"]
+    assert path.read_bytes().endswith(b"}\n")
+
+
+def test_a_place_that_cannot_be_written(tmp_path):
+    with pytest.raises(DataError, match="cannot write"):
+        ResponseWriter(tmp_path, META)
+
+
+def test_write_aside_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
+    path = tmp_path / "x.bin"
+    write_aside(path, b"old")
+
+    def interrupted(handle):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(responses.os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_aside(path, b"new")
+    assert path.read_bytes() == b"old"
+
+    def full(handle):
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(responses.os, "fsync", full)
+    with pytest.raises(DataError, match=r"no space left on the disk while writing .*x\.bin"):
+        write_aside(path, b"new")
+    assert [p.name for p in tmp_path.iterdir()] == ["x.bin"]
+    assert path.read_bytes() == b"old"
+
+
+def test_the_mask_covers_the_response_and_its_end():
+    sequence = training_sequence(row())
+    assert sequence.ids == [1, 5, 6, 7, 8, 2]
+    assert sequence.loss_mask == [False] * 3 + [True] * 3
+
+
+def test_the_digest_is_of_the_set_of_ids():
+    rows = [row("a/1"), row("a/2")]
+    assert responses_digest(rows) == responses_digest(rows[::-1])
+    others = [rows[:1], [rows[0], row("a/3")], [rows[0], row("a/2", (7, 8, 3))]]
+    assert len({responses_digest(rows), *map(responses_digest, others)}) == 4
