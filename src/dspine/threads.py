@@ -12,14 +12,14 @@ import sys
 
 
 def usable_cores() -> int:
-    """Number of cores that this process may run on (at least 1), which a container can set below the machine's."""
+    """Number of cores that this process may run on, at least 1; a container may allow fewer than there are."""
     if hasattr(os, "sched_getaffinity"):
         return max(1, len(os.sched_getaffinity(0)))
     return os.cpu_count() or 1
 
 
 def settle_threads() -> bool:
-    """Set OMP_NUM_THREADS and OMP_WAIT_POLICY where the user has not; False when torch has already been imported.
+    """Set OMP_NUM_THREADS and OMP_WAIT_POLICY where the user has not; False when torch is already imported.
 
     After torch's import OpenMP has read its variables and a change would only mislead child processes, so
     nothing is set.

@@ -1,1 +1,1 @@
-"""Evaluation: benchmark tasks, acceptance, throughput, latency, ablations and their reports will live here."""
+"""Evaluation: benchmark tasks, acceptance, throughput, latency, ablations and reports will live here."""

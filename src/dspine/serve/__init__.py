@@ -1,1 +1,1 @@
-"""Serving: the built-in HTTP server and the adapters that hand a drafter to a serving engine will live here."""
+"""Serving: the built-in HTTP server and the adapters to serving engines will live here."""

@@ -1,0 +1,63 @@
+"""`dspine demo`: the main job on a real model, checked token for token."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from dspine.cli import options as o
+from dspine.cli.console import answer, complain, note, results
+from dspine.cli.models import choose_drafter, measured_on, open_engine
+
+
+def demo(
+    target: o.TargetOption = "smollm2",
+    drafter: o.DrafterOption = None,
+    max_new_tokens: o.MaxNewTokensOption = 96,
+    prompts: Annotated[int, typer.Option(min=1, help="How many of the demo's prompts to answer.")] = 4,
+) -> None:
+    """Answer a few prompts with and without the drafter, and check that not one token differs.
+
+    Example:
+
+        dspine demo
+    """
+    from dspine.demo import MARGIN, PROMPTS, peak_memory_gb, run_demo
+
+    if prompts > len(PROMPTS):
+        raise typer.BadParameter(f"the demo has {len(PROMPTS)} prompts")
+    chosen = choose_drafter(target, drafter, no_drafter=False)
+    if chosen is None:
+        raise typer.BadParameter(f"the demo needs a drafter and none is shipped for {target}: name one with --drafter")
+    engine = open_engine(target, chosen, None, None)
+    outcomes = list(run_demo(engine, PROMPTS[:prompts], max_new_tokens, write=answer, tell=note))
+
+    table = Table("prompt", title="Greedy decoding with and without the drafter", title_justify="left")
+    for column in ("tokens", "rounds", "tau", "plain s", "drafted s", "ratio", "tokens equal"):
+        table.add_column(column, justify="right")
+    for outcome in outcomes:
+        table.add_row(
+            outcome.prompt if len(outcome.prompt) < 40 else outcome.prompt[:37] + "...",
+            str(len(outcome.drafted.completion.token_ids)),
+            str(len(outcome.drafted.completion.rounds)),
+            f"{outcome.drafted.completion.tau:.2f}",
+            f"{outcome.plain.seconds:.2f}",
+            f"{outcome.drafted.seconds:.2f}",
+            f"{outcome.plain.seconds / outcome.drafted.seconds:.2f}x",
+            outcome.verdict,
+        )
+    results().print(table)
+    where = measured_on(engine, chosen)
+    results().print(
+        f"target {where['target']}, drafter {where['drafter']}, greedy, at most {max_new_tokens} new tokens, "
+        f"{where['dtype']} on {where['device']}, peak memory {peak_memory_gb():.2f} GB",
+        soft_wrap=True,
+    )
+    if any(not outcome.lossless for outcome in outcomes):
+        complain(
+            f"an answer differs where the target's two likeliest tokens are more than {MARGIN:g} apart",
+            "Decoding with the drafter must not change the output: please report this as a bug.",
+        )
+        raise typer.Exit(1)

@@ -1,0 +1,7 @@
+"""`dspine info`: x."""
+
+from __future__ import annotations
+
+
+def info() -> None:
+    """x"""

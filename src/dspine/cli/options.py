@@ -1,0 +1,135 @@
+"""Options that several commands share, and the sampling parameters made from them."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dspine.cli.console import note, notes
+from dspine.errors import RequestError
+
+if TYPE_CHECKING:
+    from dspine.decode.sampling import SamplingParams
+
+MODEL = "The models"
+SAMPLING = "Sampling"
+LENGTH = "Length and stops"
+OUTPUT = "Output"
+
+
+class Dtype(StrEnum):
+    """Number formats that a target can be loaded in."""
+
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+    float64 = "float64"
+
+
+TargetOption = Annotated[
+    str,
+    typer.Option(
+        "--target",
+        "-t",
+        help="The model: a hub id, a folder, a GGUF file, or a built-in name (smollm2, nano).",
+        rich_help_panel=MODEL,
+    ),
+]
+DrafterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--drafter",
+        "-d",
+        help="The drafter: a folder or a shipped name. Default: the one shipped for the target.",
+        rich_help_panel=MODEL,
+        show_default=False,
+    ),
+]
+NoDrafterOption = Annotated[
+    bool, typer.Option("--no-drafter", help="Decode plainly, one token a step.", rich_help_panel=MODEL)
+]
+DtypeOption = Annotated[
+    Dtype | None,
+    typer.Option(help="Number format of the target. Default: what the model calls for.", rich_help_panel=MODEL),
+]
+DeviceOption = Annotated[
+    str | None,
+    typer.Option(help="Where to compute: cpu, cuda, cuda:1, mps.", rich_help_panel=MODEL, show_default=False),
+]
+SystemOption = Annotated[
+    str | None, typer.Option(help="System message of the conversation.", rich_help_panel=MODEL, show_default=False)
+]
+ThinkingOption = Annotated[
+    bool,
+    typer.Option("--thinking", help="Let the model think first, if its template knows how.", rich_help_panel=MODEL),
+]
+
+TemperatureOption = Annotated[float, typer.Option(help="0 is greedy.", rich_help_panel=SAMPLING)]
+TopKOption = Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0 is off.", rich_help_panel=SAMPLING)]
+TopPOption = Annotated[
+    float, typer.Option(help="Keep the likeliest tokens up to this mass; 1 is off.", rich_help_panel=SAMPLING)
+]
+MinPOption = Annotated[
+    float,
+    typer.Option(help="Keep tokens of this chance relative to the likeliest; 0 is off.", rich_help_panel=SAMPLING),
+]
+RepetitionPenaltyOption = Annotated[float, typer.Option(help="1 is off.", rich_help_panel=SAMPLING)]
+PresencePenaltyOption = Annotated[float, typer.Option(help="0 is off.", rich_help_panel=SAMPLING)]
+FrequencyPenaltyOption = Annotated[float, typer.Option(help="0 is off.", rich_help_panel=SAMPLING)]
+SeedOption = Annotated[
+    int | None,
+    typer.Option(help="Same seed, same tokens. Default: drawn anew.", rich_help_panel=SAMPLING, show_default=False),
+]
+
+MaxNewTokensOption = Annotated[
+    int, typer.Option("--max-new-tokens", "-n", help="Most tokens to return.", rich_help_panel=LENGTH)
+]
+MinNewTokensOption = Annotated[int, typer.Option(help="Nothing ends the answer before.", rich_help_panel=LENGTH)]
+StopOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Cut the answer before this string. Repeatable.", rich_help_panel=LENGTH, show_default=False),
+]
+IgnoreEosOption = Annotated[
+    bool, typer.Option("--ignore-eos", help="Go on after the model's end token.", rich_help_panel=LENGTH)
+]
+
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object for a program to read.", rich_help_panel=OUTPUT)
+]
+
+
+def sampling_params(**fields: Any) -> SamplingParams:
+    """The sampling parameters that the words of a command stand for.
+
+    Raises:
+        typer.BadParameter: a value that cannot be honoured, named (exit code 2).
+    """
+    from dspine.decode.sampling import SamplingParams
+
+    try:
+        return SamplingParams(**fields)
+    except RequestError as fault:
+        raise typer.BadParameter(fault.what) from fault
+
+
+def read_prompt(prompt: str | None) -> str:
+    """The prompt of the command line, or standard input when it is `-` or missing.
+
+    Raises:
+        RequestError: there is nothing in it.
+    """
+    if prompt is None or prompt == "-":
+        if sys.stdin.isatty():
+            note("Reading the prompt from standard input; Ctrl-D ends it.")
+        prompt = sys.stdin.read()
+    if not prompt.strip():
+        raise RequestError("the prompt is empty", 'give one: dspine generate "Why is the sky blue?"')
+    return prompt
+
+
+def waiting(text: str) -> Any:
+    """A spinner on standard error while something slow happens (silent when that is not a terminal)."""
+    return notes.status(text, spinner="dots")

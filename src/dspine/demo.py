@@ -1,0 +1,119 @@
+"""The demo: prompts answered with and without the drafter, and the proof that the answers are the same.
+
+One rule: a difference is a failure unless the target itself could not tell the two tokens apart. In float32 a
+forward over a block and a forward over one token round differently, so where the two likeliest logits are closer
+than `MARGIN`, either token is the model's answer; such a place is shown, never hidden.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from dspine.answer import Answer, follow
+from dspine.decode.engine import Engine
+from dspine.decode.sampling import SamplingParams
+from dspine.kernels.kv import Span
+from dspine.target.chat import render
+from dspine.target.model import Target
+
+MARGIN = 1e-3  # logits
+_WARM_UP_TOKENS = 8
+
+PROMPTS = (
+    "A baker makes 12 trays of 8 rolls and sells all but 17 of them. How many rolls does he sell? "
+    "Work it out step by step.",
+    "Write a Python function that returns the second largest number of a list.",
+    "Explain in three sentences why we see the flash of a lightning before we hear its thunder.",
+    "Give me a simple plan for learning to swim as an adult.",
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One prompt of the demo, decoded both ways.
+
+    margin: where the answers first differ, how far apart (in logits) the target sees the two tokens, provided
+        that they are its two likeliest; infinity if they are not; None if the answers are the same.
+    """
+
+    prompt: str
+    drafted: Answer
+    plain: Answer
+    margin: float | None
+
+    @property
+    def lossless(self) -> bool:
+        """Whether the drafter left the answer as it was."""
+        return self.margin is None or self.margin < MARGIN
+
+    @property
+    def verdict(self) -> str:
+        """How the two answers compare, in a few words."""
+        if self.margin is None:
+            return "all"
+        return f"near-tie, {self.margin:.1e}" if self.lossless else "NO"
+
+
+def run_demo(
+    engine: Engine,
+    prompts: Sequence[str],
+    max_new_tokens: int,
+    *,
+    write: Callable[[str], None],
+    tell: Callable[[str], None],
+) -> Iterator[Outcome]:
+    """Answer each prompt with the engine's drafter, live, then without it, and compare.
+
+    Args:
+        engine: an engine with a drafter.
+        prompts: user messages.
+        max_new_tokens: cap of an answer.
+        write: receives the drafted answer piece by piece.
+        tell: receives remarks on what is happening.
+    """
+    plain_engine = Engine(engine.target, max_batch=1)
+    params = SamplingParams(max_new_tokens=max_new_tokens)
+    warm_up = SamplingParams(max_new_tokens=_WARM_UP_TOKENS)
+    ids = [render(engine.target, [{"role": "user", "content": prompt}]) for prompt in prompts]
+    for each in (engine, plain_engine):  # the first tokens pay for set-up that belongs to neither side
+        each.generate([ids[0]], warm_up)
+    for number, (prompt, prompt_ids) in enumerate(zip(prompts, ids, strict=True), 1):
+        tell(f"[{number}/{len(prompts)}] {prompt}")
+        drafted = follow(engine, prompt_ids, params, write)
+        write("\n\n")
+        tell("The same without the drafter, to compare ...")
+        plain = follow(plain_engine, prompt_ids, params)
+        tokens = (drafted.completion.token_ids, plain.completion.token_ids)
+        yield Outcome(prompt, drafted, plain, first_margin(engine.target, prompt_ids, *tokens))
+
+
+def first_margin(target: Target, prompt: Sequence[int], one: Sequence[int], other: Sequence[int]) -> float | None:
+    """How close the target is to a tie at the first difference of two answers, in logits.
+
+    Returns:
+        None if the answers are the same; infinity if one merely ends earlier, or if a token there is not among
+        the target's two likeliest; else the difference of the two largest logits.
+    """
+    if list(one) == list(other):
+        return None
+    same = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
+    if same is None:
+        return float("inf")
+    ids = torch.tensor([[*prompt, *one[:same]]], device=target.device)
+    span = Span(first=0, starts=(0,), width=ids.shape[1])
+    hidden = target.forward(ids, target.new_cache(1), span).hidden
+    top = target.logits(hidden[0, -1]).float().topk(2)
+    if {one[same], other[same]} != set(top.indices.tolist()):
+        return float("inf")
+    return float(top.values[0] - top.values[1])
+
+
+def peak_memory_gb() -> float:
+    """Most memory that this process has held so far, in units of 1e9 bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak * (1 if sys.platform == "darwin" else 1024) / 1e9
