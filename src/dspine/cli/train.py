@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from dspine.cli import options as o
-from dspine.cli.console import note, print_json
 
 
 def train(
