@@ -1,0 +1,63 @@
+"""What changes over a run: learning rate, alignment strength β, and correct-predecessor replacement.
+
+One rule: pure functions of the step (0-based) and the run's length; nothing here has state, so resuming at
+a step is enough to resume the schedule. Source: DSpine (arXiv 2609.36173), training setup: 4 % linear
+warm-up then cosine to 0; β from 0 to 0.5 over the same warm-up; replacement p = 0.5 to 1/6, linear to 0 at 1/3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dspine.train.blocks import keyed_random
+
+
+def warmup_steps(total: int, ratio: float) -> int:
+    """Steps of linear warm-up: `ratio` of the run, rounded down (4 % of the paper's 3655 steps: 146)."""
+    return math.floor(total * ratio)
+
+
+def learning_rate(step: int, *, peak: float, total: int, warmup: int) -> float:
+    """Linear from peak/warmup at step 0 to `peak`, then a half cosine that ends at 0 after the last step."""
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    return peak * 0.5 * (1.0 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, total - warmup))))
+
+
+def alignment_weight(step: int, *, peak: float, warmup: int) -> float:
+    """β: linear from 0 at step 0 to `peak` at step `warmup`, then constant."""
+    return peak if step >= warmup else peak * step / warmup
+
+
+def replacement_probability(
+    step: int, *, total: int, probability: float = 0.5, hold: float = 1 / 6, end: float = 1 / 3
+) -> float:
+    """p held until the fraction `hold` of the run, then linear to 0 at the fraction `end`."""
+    progress = step / total
+    if progress < hold:
+        return probability
+    if progress >= end:
+        return 0.0
+    return probability * (end - progress) / (end - hold)
+
+
+def draw_replaced(counts: Sequence[int], probability: float, *, seed: int, step: int, samples: Sequence[str]) -> Tensor:
+    """One Bernoulli(`probability`) draw a block: do its shallow layers hear the correct predecessors?
+
+    Keyed by (seed, step, sample), so it does not depend on the batch.
+
+    Args:
+        counts: blocks of each sample.
+
+    Returns:
+        (N, A) bool, A the largest count (at least 1), False in the padding.
+    """
+    replaced = torch.zeros(len(counts), max(1, *counts), dtype=torch.bool)
+    for row, (count, sample) in enumerate(zip(counts, samples, strict=True)):
+        uniforms = keyed_random("replacement", seed, step, sample).random(count)
+        replaced[row, :count] = torch.from_numpy(uniforms < probability)
+    return replaced

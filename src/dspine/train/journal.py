@@ -1,0 +1,85 @@
+"""The log of a run: a JSONL file for programs, a bar or plain lines on standard error for people.
+
+One rule: one line a step, keyed by the step; when a run goes on from a checkpoint, lines behind it are dropped,
+so that the file always tells one story.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+QUIET = 30.0  # seconds between plain lines where standard error is no terminal
+
+
+class Journal:
+    """A context manager around the steps of a run.
+
+    Args:
+        path: the JSONL file; lines of steps after `step` are dropped.
+        step: steps behind us; total: of the whole run.
+    """
+
+    def __init__(self, path: Path, *, step: int, total: int) -> None:
+        self._total = total
+        self._console = Console(stderr=True, highlight=False)
+        self._spoken = 0.0
+        path.parent.mkdir(parents=True, exist_ok=True)
+        kept = _lines_until(path, step)
+        aside = path.with_suffix(".partial")
+        aside.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+        aside.replace(path)
+        self._file = path.open("a", encoding="utf-8", buffering=1)
+        self._bar = Progress(
+            TextColumn("training"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[now]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        self._task = self._bar.add_task("training", total=total, completed=step, now="")
+
+    def __enter__(self) -> Journal:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+        self._file.close()
+
+    def record(self, step: int, values: dict[str, Any], now: str) -> None:
+        """Write one line; `now` is the gist of it for people."""
+        self._file.write(json.dumps({"step": step, **values}) + "\n")
+        self._bar.update(self._task, completed=step, now=now)
+        if not self._console.is_terminal and time.monotonic() - self._spoken > QUIET:
+            self.say(f"step {step}/{self._total}  {now}")
+            self._spoken = time.monotonic()
+
+    def say(self, text: str) -> None:
+        """A line for people, above the bar."""
+        self._console.print(text, soft_wrap=True)
+
+
+def _lines_until(path: Path, step: int) -> list[str]:
+    if not path.exists():
+        return []
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            written = json.loads(line)["step"]
+        except (ValueError, KeyError, TypeError):
+            continue  # a line that a kill cut off
+        if written <= step:
+            kept.append(line)
+    return kept

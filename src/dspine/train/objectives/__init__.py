@@ -1,0 +1,1 @@
+"""What a drafter is trained for: one file per drafter's objective."""

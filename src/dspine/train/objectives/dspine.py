@@ -1,0 +1,144 @@
+"""The objective of DSpine: two outputs against the target's law, and every layer against the token's code.
+
+One rule: a micro-batch yields sums and denominators, never means; means are taken over the whole optimiser
+window (and all processes), so a window may be split in any way. Source: DSpine (arXiv 2609.36173), training:
+
+    L = Σ_{ordinary, refined} [α · CE + (1-α) · |q - p|_1]  +  λ · Σ_l (1 - cos(f_l(h_l), C_y)),   λ = β · stopgrad(CE)
+
+each term a mean weighted by w over that term's own valid rows. Vocabulary-sized work is done for supervised
+rows only, in chunks, with softmax and losses in float32 (or float64 where the drafter is).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from dspine.train.blocks import Blocks, place_weights
+from dspine.train.objectives.vocabulary_loss import DraftVocabulary, Teacher, ordinary_terms
+
+TERMS = ("ce", "l1", "refined_ce", "refined_l1", "alignment")
+
+
+class States(Protocol):
+    """What the training forward of a drafter yields (see `DSpine.blocks`)."""
+
+    @property
+    def hidden(self) -> Tensor: ...  # (N, A, M, d) final-normed ordinary output
+
+    @property
+    def last(self) -> Tensor: ...  # (N, A, M, d) output of the last layer before its write
+
+    @property
+    def readouts(self) -> Sequence[Tensor]: ...  # L of (N, A, M, r), unit vectors after injection
+
+
+class Refines(Protocol):
+    """The part of a drafter that the refined output needs."""
+
+    def refine(self, last: Tensor, predecessors: Tensor) -> Tensor: ...
+
+    def candidate_scores(self, hidden: Tensor, candidates: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights of the objective; the defaults are the paper's."""
+
+    ce: float = 0.1  # α
+    gamma: float = 7.0
+    candidate_mass: float = 1e-4  # the refined ℓ1 needs more than this of the target's mass on the candidates
+    chunk: int = 1024  # supervised rows whose draft-vocabulary logits exist at once
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Weighted sums of the five terms and their denominators, in the order of `TERMS`; both (5,) tensors."""
+
+    sums: Tensor
+    denominators: Tensor
+
+    @staticmethod
+    def total(parts: Sequence[Terms]) -> Terms:
+        """The terms of a whole window, without gradient: what an all-reduce over processes would also add up."""
+        sums = torch.stack([part.sums.detach() for part in parts]).sum(0)
+        return Terms(sums, torch.stack([part.denominators for part in parts]).sum(0))
+
+    def means(self) -> Tensor:
+        """(5,) means; a term without valid rows is 0."""
+        return normalise(self.sums, self.denominators)
+
+
+def normalise(sums: Tensor, denominators: Tensor) -> Tensor:
+    """sums / denominators, 0 (with zero gradient) where the denominator is 0."""
+    empty = denominators <= 0
+    return torch.where(empty, 0.0, sums / denominators.masked_fill(empty, 1.0))
+
+
+def window_loss(part: Terms, window: Terms, *, alpha: float, beta: float) -> Tensor:
+    """A micro-batch's share of the window's loss; the shares of a window add up to L.
+
+    Args:
+        part: terms of the micro-batch, with gradient.
+        window: terms of the whole window: they give the denominators and λ = β · CE.
+    """
+    share = normalise(part.sums, window.denominators)
+    ce = window.means()[0].detach()
+    weights = torch.tensor([alpha, 1 - alpha, alpha, 1 - alpha, 0.0], dtype=share.dtype, device=share.device)
+    return (weights * share).sum() + beta * ce * share[4]
+
+
+def dspine_terms(
+    drafter: Refines,
+    vocabulary: DraftVocabulary,
+    states: States,
+    blocks: Blocks,
+    teacher: Teacher,
+    codes: Tensor,
+    *,
+    candidates: int,
+    weights: Weights,
+) -> Terms:
+    """The five sums and denominators of one micro-batch.
+
+    Args:
+        vocabulary: the frozen head on the draft vocabulary.
+        states: of `drafter.blocks(...)`.
+        teacher: the target's final-normed hidden states (N, S, d) and full-vocabulary logsumexp (N, S).
+        codes: (V, r) transfer codes, zero or unit rows.
+        candidates: K, the size of the ordinary output's candidate sets.
+    """
+    rows = blocks.supervised.nonzero(as_tuple=True)  # R supervised (n, a, i)
+    labels, predecessors = blocks.labels[rows], blocks.predecessors[rows]
+    last, hidden = states.last[rows], states.hidden[rows]
+    dtype = torch.promote_types(hidden.dtype, torch.float32)
+    w = place_weights(blocks.supervised.shape[-1], weights.gamma).to(hidden.device, dtype)[rows[2]]
+
+    positions = blocks.anchors[rows[0], rows[1]] + rows[2]  # the target's logits at s+t-1 are the teacher of place t
+    law = Teacher(teacher.hidden[rows[0], positions], teacher.lse[rows[0], positions])
+    ordinary = ordinary_terms(hidden, vocabulary, labels, w, law, candidates=candidates, chunk=weights.chunk)
+
+    refined = drafter.refine(last, predecessors)
+    with torch.autocast(hidden.device.type, enabled=False):  # K scores a row: small, so exact
+        log_q = drafter.candidate_scores(refined.to(dtype), ordinary.candidates).log_softmax(-1)  # (R, K)
+    mass = ordinary.candidate_probs.sum(-1)
+    heavy = mass > weights.candidate_mass
+    p = ordinary.candidate_probs / torch.where(heavy, mass, 1.0)[:, None]
+    hit = ordinary.candidates == labels[:, None]
+    found = hit.any(-1)
+    refined_ce = -(w * torch.where(hit, log_q, 0.0).sum(-1)).sum()
+    refined_l1 = (w * heavy * (log_q.exp() - p).abs().sum(-1)).sum()
+
+    goal = codes[labels].to(dtype)
+    cosines = torch.stack([(readout[rows].to(dtype) * goal).sum(-1) for readout in states.readouts])  # (L, R)
+    alignment = (w * (1 - cosines)).sum()
+
+    in_vocabulary = vocabulary.contains(labels)
+    return Terms(
+        torch.stack([ordinary.ce, ordinary.l1, refined_ce, refined_l1, alignment]),
+        torch.stack([(w * in_vocabulary).sum(), w.sum(), (w * found).sum(), (w * heavy).sum(), w.sum()]),
+    )

@@ -1,0 +1,169 @@
+"""Everything that stands before the first step: target, responses, features, vocabulary, drafter.
+
+One rule: made from the recipe alone, and summed up in an `identity` that a checkpoint must agree with before a
+run goes on from it. Source: DSpine (arXiv 2609.36173), training setup; the transfer space is fitted once, here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dspine.checkpoint import check_mask_token
+from dspine.config import Recipe
+from dspine.drafter import DSpine, DSpineConfig, TransferSpace
+from dspine.errors import ConfigError, DataError
+from dspine.target import Target, load_target
+from dspine.target.chat import render
+from dspine.train.blocks import eligible_anchors
+from dspine.train.features import FeatureStore, write_features
+from dspine.train.prompts import Prompt, read_prompts, select
+from dspine.train.responses import ResponseRow, read_responses, responses_digest, training_sequence
+from dspine.train.vocabulary import coverage, most_frequent
+
+# What may differ between the sessions of one run: it changes no number.
+FREE = {"micro_batch", "bad_steps", "save_steps", "save_minutes", "keep"}
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run before its first step.
+
+    samples: ids of the sequences with at least one anchor, in the order of the response file.
+    unused: ids of responses without an anchor or with numbers that are not finite.
+    held_out: prompts as token ids; empty when the recipe measures nothing.
+    """
+
+    recipe: Recipe
+    target: Target
+    drafter: DSpine
+    store: FeatureStore
+    samples: list[str]
+    unused: list[str]
+    held_out: list[list[int]]
+    coverage: float  # share of response tokens that the draft vocabulary holds
+    identity: dict[str, str] = field(default_factory=dict)
+
+
+def prepare(recipe: Recipe) -> Prepared:
+    """Load and make what a run needs; the feature store is read where it exists already.
+
+    Raises:
+        ConfigError, DataError, TargetError: each says what is wrong in the recipe or its files.
+    """
+    target = load_target(recipe.target)
+    rows = _responses(recipe)
+    drafter, share = build_drafter(recipe, target, rows)
+    store = write_features(
+        target,
+        rows,
+        drafter.target_layer_ids,
+        recipe.output / "features",
+        max_length=recipe.training.max_length,
+    )
+    samples = [row.id for row in rows if row.id in store.lengths and _anchored(row, recipe.training.max_length)]
+    if not samples:
+        raise DataError(
+            f"no response in {recipe.data.responses} has two tokens in a row to train on",
+            "Look at the responses: are they empty, or longer prompts than training.max_length?",
+        )
+    return Prepared(
+        recipe=recipe,
+        target=target,
+        drafter=drafter,
+        store=store,
+        samples=samples,
+        unused=sorted({row.id for row in rows} - set(samples)),
+        held_out=held_out_prompts(recipe, target),
+        coverage=share,
+        identity=_identity(recipe, target, drafter, rows),
+    )
+
+
+def build_drafter(recipe: Recipe, target: Target, rows: Sequence[ResponseRow]) -> tuple[DSpine, float]:
+    """An untrained drafter (seeded), and the share of response tokens that it can propose."""
+    config = DSpineConfig.for_target(target.facts, mask_id(target, recipe.drafter.mask_token), **recipe.drafter.sizes())
+    responses = [row.response_ids for row in rows]
+    ids: Tensor | None = None
+    if recipe.drafter.draft_vocabulary is not None:
+        ids = most_frequent(
+            responses, recipe.drafter.draft_vocabulary, eos_ids=target.eos_ids, vocab_size=target.vocab_size
+        ).to(target.device)
+    head = target.head_weight.detach().float()
+    space = TransferSpace.fit(head, config.transfer_rank)
+    with torch.random.fork_rng():
+        torch.manual_seed(recipe.training.seed)
+        drafter = DSpine(config, target.embedding, head, space, ids).to(target.device)
+    return drafter, 1.0 if ids is None else coverage(responses, ids)
+
+
+def mask_id(target: Target, token: str) -> int:
+    """The id of the mask token.
+
+    Raises:
+        ConfigError: the tokenizer does not know it.
+        CheckpointError: it has another meaning already.
+    """
+    vocabulary: dict[str, int] = target.tokenizer.get_vocab()
+    if token not in vocabulary:
+        raise ConfigError(
+            f"drafter.mask_token {token!r} is not a token of {target.name}",
+            "Name a special token that the chat template never writes.",
+        )
+    check_mask_token(vocabulary[token], target)
+    return vocabulary[token]
+
+
+def held_out_prompts(recipe: Recipe, target: Target) -> list[list[int]]:
+    """Prompts for measuring tau, in turn from every source, short enough and as the target is asked them."""
+    if not (recipe.data.held_out and recipe.evaluate.prompts):
+        return []
+    mix = [(entry.source, entry.count, entry.suffix) for entry in recipe.data.mix]
+    chosen = select(read_prompts(recipe.data.prompts), mix, recipe.data.seed, recipe.data.held_out).held_out
+    rendered = [render(target, list(prompt.messages), thinking=recipe.data.thinking) for prompt in _in_turn(chosen)]
+    return [ids for ids in rendered if len(ids) <= recipe.data.max_prompt_tokens][: recipe.evaluate.prompts]
+
+
+def _in_turn(prompts: Sequence[Prompt]) -> list[Prompt]:
+    """The first of every source, the second of every source, ..."""
+    seen: dict[str, int] = {}
+    turns = []
+    for prompt in prompts:
+        seen[prompt.source] = seen.get(prompt.source, 0) + 1
+        turns.append(seen[prompt.source])
+    return [prompts[i] for i in sorted(range(len(prompts)), key=lambda i: turns[i])]
+
+
+def _responses(recipe: Recipe) -> list[ResponseRow]:
+    path = Path(recipe.data.responses)
+    if not path.exists():
+        raise DataError(f"no responses at {path} (data.responses)", "Write them first: `dspine regenerate RECIPE`.")
+    return read_responses(path)
+
+
+def _anchored(row: ResponseRow, max_length: int) -> bool:
+    mask = torch.tensor(training_sequence(row, max_length).loss_mask)
+    return len(eligible_anchors(mask)) > 0
+
+
+def _identity(recipe: Recipe, target: Target, drafter: DSpine, rows: Sequence[ResponseRow]) -> dict[str, str]:
+    """What must agree for a run to go on, by the name that an error gives it."""
+    ids = None if drafter.draft_ids is None else drafter.draft_ids.tolist()
+    return {
+        "target": target.head_digest,
+        "responses": responses_digest(rows),
+        "drafter": _digest([repr(drafter.config), ids]),
+        "objective": _digest(recipe.objective.model_dump(exclude={"chunk"})),
+        "training": _digest(recipe.training.model_dump(exclude=FREE)),
+    }
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

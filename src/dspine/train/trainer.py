@@ -1,0 +1,295 @@
+"""Training a drafter from a recipe: the loop, its checkpoints, its log and its end.
+
+One rule: nothing is lost. A run that is interrupted, killed or out of disk goes on from its last checkpoint when
+the same command is given again, and reaches the same numbers. Source: DSpine (arXiv 2609.36173), training.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dspine.checkpoint import save_drafter
+from dspine.config import Recipe, TrainingRecipe, read_recipe
+from dspine.errors import DataError
+from dspine.train.curriculum import alignment_weight, learning_rate, replacement_probability, warmup_steps
+from dspine.train.interrupt import StopRequest
+from dspine.train.journal import Journal
+from dspine.train.learner import Learner, Moment, StepReport
+from dspine.train.measure import Acceptance, measure_tau
+from dspine.train.objectives.dspine import Weights
+from dspine.train.prepare import FREE, Prepared, prepare
+from dspine.train.sequences import SequenceBatch
+from dspine.train.state import Progress, load_state, save_state
+from dspine.train.windows import epoch_windows, windows_per_epoch
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a call of `train` ended.
+
+    drafter: folder of the finished drafter; None when the run was interrupted (call again to go on).
+    acceptance: on held-out prompts, where the recipe measures it.
+    """
+
+    finished: bool
+    drafter: Path | None
+    progress: Progress
+    total: int
+    samples: int
+    unused: int
+    acceptance: Acceptance | None
+
+
+def train(recipe: str | Path, overrides: Iterable[str] = (), *, resume: bool = True) -> Summary:
+    """Train the drafter that a recipe describes, and save it in `<output>/drafter`.
+
+    Args:
+        recipe: a YAML file; overrides: "section.key=value" each.
+        resume: go on from the newest checkpoint of the run; False: begin anew (old checkpoints are removed).
+
+    Raises:
+        DspineError: anything wrong with recipe, data, target or disk, with what to do about it.
+    """
+    prepared = prepare(read_recipe(recipe, overrides))
+    return Trainer(prepared, resume=resume).run()
+
+
+class Trainer:
+    """The loop over optimiser steps of one prepared run."""
+
+    def __init__(self, prepared: Prepared, *, resume: bool) -> None:
+        self.prepared = prepared
+        self.recipe: Recipe = prepared.recipe
+        self.setup: TrainingRecipe = prepared.recipe.training
+        self.folder = prepared.recipe.output / "checkpoints"
+        self.learner = make_learner(prepared)
+        self.per_epoch = windows_per_epoch(len(prepared.samples), self.setup.window_samples)
+        self.total = self.setup.steps or (self.setup.epochs or 0) * self.per_epoch
+        self.warmup = warmup_steps(self.total, self.setup.warmup_ratio)
+        self.progress = self._resume() if resume else self._begin_anew()
+        self._bad_in_a_row = 0
+        self._epoch: tuple[int, list[list[int]]] | None = None
+
+    def run(self) -> Summary:
+        """Train to the end, or to an interrupt; both leave a checkpoint."""
+        self.recipe.output.mkdir(parents=True, exist_ok=True)
+        acceptance: Acceptance | None = None
+        with Journal(self.recipe.output / "log.jsonl", step=self.progress.step, total=self.total) as journal:
+            self._greet(journal)
+            saved = time.monotonic()
+            with StopRequest() as stop:
+                while self.progress.step < self.total and not stop.asked:
+                    self._advance(journal)
+                    late = time.monotonic() - saved > 60 * self.setup.save_minutes
+                    if late or stop.asked or self.progress.step % self.setup.save_steps == 0:
+                        self.save()
+                        saved = time.monotonic()
+                    if self._measures_now() and not stop.asked:
+                        self._measure(journal)
+            if stop.asked and self.progress.step < self.total:
+                journal.say(f"Interrupted at step {self.progress.step}; give the same command again to go on.")
+                return self._summary(None, None)
+            self.save()
+            acceptance = self._measure(journal) if self.prepared.held_out else None
+            drafter = self._save_drafter(acceptance)
+            journal.say(f"The drafter is in {drafter}.")
+        return self._summary(drafter, acceptance)
+
+    def moment(self, step: int) -> Moment:
+        """What the schedules say at a step (from 0)."""
+        goal = self.recipe.objective
+        return Moment(
+            step=step,
+            epoch=step // self.per_epoch,
+            learning_rate=learning_rate(step, peak=self.setup.learning_rate, total=self.total, warmup=self.warmup),
+            beta=alignment_weight(step, peak=goal.alignment_weight, warmup=self.warmup),
+            replacement=replacement_probability(
+                step,
+                total=self.total,
+                probability=goal.replacement_probability,
+                hold=goal.replacement_hold_ratio,
+                end=goal.replacement_end_ratio,
+            ),
+        )
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        save_state(
+            self.folder,
+            self.progress,
+            self.learner.drafter.state_dict(),
+            self.learner.optimizer.state_dict(),
+            self.prepared.identity,
+            self.setup.keep,
+        )
+
+    def _resume(self) -> Progress:
+        found = load_state(self.folder, self.prepared.identity)
+        if found is None:
+            return Progress()
+        progress, model, optimizer = found
+        self.learner.drafter.load_state_dict(model)
+        self.learner.optimizer.load_state_dict(optimizer)
+        return progress
+
+    def _begin_anew(self) -> Progress:
+        for old in self.folder.glob("step-*.pt"):
+            old.unlink()
+        return Progress()
+
+    def _advance(self, journal: Journal) -> None:
+        """One optimiser step."""
+        started = time.monotonic()
+        moment = self.moment(self.progress.step)
+        parts = self._window(moment)
+        self.learner.drafter.train()
+        report = self.learner.step(parts, moment)
+        seconds = time.monotonic() - started
+        self.progress.step += 1
+        self.progress.blocks += report.blocks
+        self.progress.tokens += report.tokens
+        self.progress.seconds += seconds
+        journal.record(self.progress.step, _line(moment, report, seconds), _gist(report, seconds))
+        self._guard(report, journal)
+
+    def _guard(self, report: StepReport, journal: Journal) -> None:
+        """Count a skipped step, and end a run that has nothing but those."""
+        if not report.bad:
+            self._bad_in_a_row = 0
+            return
+        self.progress.skipped += 1
+        self._bad_in_a_row += 1
+        named = ", ".join(report.bad[:8]) + (", ..." if len(report.bad) > 8 else "")
+        journal.say(f"Step {self.progress.step} skipped: loss or gradient is not finite. Samples: {named}")
+        if self._bad_in_a_row >= self.setup.bad_steps:
+            raise DataError(
+                f"{self._bad_in_a_row} steps in a row had no finite loss and gradient (last: step "
+                f"{self.progress.step}, samples {named})",
+                "Lower training.learning_rate, or look at these samples; the last checkpoint is good.",
+            )
+
+    def _window(self, moment: Moment) -> list[SequenceBatch]:
+        """The sequences of a step, read from the store, in micro-batches."""
+        if self._epoch is None or self._epoch[0] != moment.epoch:
+            lengths = [self.prepared.store.lengths[name] for name in self.prepared.samples]
+            windows = epoch_windows(lengths, self.setup.window_samples, seed=self.setup.seed, epoch=moment.epoch)
+            self._epoch = moment.epoch, windows
+        names = [self.prepared.samples[index] for index in self._epoch[1][moment.step % self.per_epoch]]
+        size = self.setup.micro_batch or len(names)
+        device = self.prepared.target.device
+        return [
+            self.prepared.store.load(names[first : first + size]).to(device) for first in range(0, len(names), size)
+        ]
+
+    def _measures_now(self) -> bool:
+        every = self.recipe.evaluate.every_steps
+        return bool(every and self.prepared.held_out and self.progress.step % every == 0) and (
+            self.progress.step < self.total
+        )
+
+    def _measure(self, journal: Journal) -> Acceptance:
+        acceptance = measure_tau(
+            self.prepared.target,
+            self.learner.drafter,
+            self.prepared.held_out,
+            max_new_tokens=self.recipe.evaluate.max_new_tokens,
+        )
+        gist = f"tau {acceptance.tau:.3f} (without refinement {acceptance.tau_unrefined:.3f})"
+        journal.record(self.progress.step, {"acceptance": asdict(acceptance)}, gist)
+        journal.say(f"Step {self.progress.step}: {gist} on {acceptance.prompts} held-out prompts, greedy")
+        return acceptance
+
+    def _greet(self, journal: Journal) -> None:
+        sizes = f"{sum(p.numel() for p in self.learner.drafter.parameters()) / 1e6:.1f}M parameters"
+        unused = f", {len(self.prepared.unused)} without an anchor" if self.prepared.unused else ""
+        journal.say(
+            f"Training {sizes} on {len(self.prepared.samples)} sequences{unused}: {self.total} steps of "
+            f"{self.setup.window_samples} sequences; the draft vocabulary holds {self.prepared.coverage:.2%} of "
+            f"the response tokens"
+        )
+        if self.progress.step:
+            journal.say(f"Going on from step {self.progress.step}.")
+
+    def _save_drafter(self, acceptance: Acceptance | None) -> Path:
+        folder = self.recipe.output / "drafter"
+        self.learner.drafter.eval()
+        save_drafter(
+            self.learner.drafter,
+            folder,
+            target=self.prepared.target,
+            training=self._facts(acceptance),
+            thinking=self.recipe.data.thinking,
+        )
+        return folder
+
+    def _facts(self, acceptance: Acceptance | None) -> dict[str, Any]:
+        """What the finished drafter's folder tells of its training."""
+        return {
+            "steps": self.progress.step,
+            "skipped_steps": self.progress.skipped,
+            "samples": len(self.prepared.samples),
+            "blocks": self.progress.blocks,
+            "labels": self.progress.tokens,
+            "minutes": round(self.progress.seconds / 60, 1),
+            "warmup_steps": self.warmup,
+            "draft_vocabulary_coverage": round(self.prepared.coverage, 4),
+            "responses_digest": self.prepared.identity["responses"],
+            "acceptance": None if acceptance is None else asdict(acceptance),
+            **self.recipe.objective.model_dump(mode="json", exclude={"chunk"}),
+            **self.recipe.training.model_dump(mode="json", exclude=FREE | {"steps", "epochs"}),
+        }
+
+    def _summary(self, drafter: Path | None, acceptance: Acceptance | None) -> Summary:
+        return Summary(
+            finished=drafter is not None,
+            drafter=drafter,
+            progress=self.progress,
+            total=self.total,
+            samples=len(self.prepared.samples),
+            unused=len(self.prepared.unused),
+            acceptance=acceptance,
+        )
+
+
+def make_learner(prepared: Prepared) -> Learner:
+    """The learner of a prepared run."""
+    recipe = prepared.recipe
+    return Learner(
+        prepared.drafter,
+        weights=Weights(
+            ce=recipe.objective.ce_weight,
+            gamma=recipe.objective.gamma,
+            candidate_mass=recipe.objective.candidate_mass_threshold,
+            chunk=recipe.objective.chunk,
+        ),
+        clip=recipe.training.clip,
+        anchors_per_sample=recipe.training.anchors_per_sample,
+        precision=torch.bfloat16 if recipe.training.precision == "bfloat16" else torch.float32,
+        seed=recipe.training.seed,
+    )
+
+
+def _line(moment: Moment, report: StepReport, seconds: float) -> dict[str, Any]:
+    return {
+        "loss": report.loss,
+        **report.means,
+        "learning_rate": moment.learning_rate,
+        "beta": moment.beta,
+        "replacement": moment.replacement,
+        "gradient_norm": report.gradient_norm,
+        "blocks": report.blocks,
+        "tokens": report.tokens,
+        "seconds": round(seconds, 4),
+        **({"skipped": list(report.bad)} if report.bad else {}),
+    }
+
+
+def _gist(report: StepReport, seconds: float) -> str:
+    means: Sequence[tuple[str, str]] = (("ce", "CE"), ("l1", "ℓ1"), ("refined_l1", "refined ℓ1"))
+    return "  ".join(f"{label} {report.means[name]:.3f}" for name, label in means) + f"  {seconds:.2f} s"
