@@ -1,0 +1,121 @@
+"""Does the drafter fit the target?
+
+One rule: everything that would only show as a low acceptance later is an error now, before a weight is read; what
+changes the prompts alone (template, thinking) is a warning. Source: DSpine (arXiv 2609.36173), target features and
+mask token; published failures of loaders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import TYPE_CHECKING, cast
+
+from torch import Tensor
+
+from dspine.checkpoint.record import CheckpointConfig, TargetRecord
+from dspine.errors import CheckpointError, DspineError
+from dspine.target.chat import render, template_digest
+
+if TYPE_CHECKING:
+    from dspine.target.model import Target
+
+_UNUSED = (
+    "A mask token is one that no text contains: an unused special token (SmolLM2: <empty_output>), or a padding row."
+)
+_CONVERSATIONS = (
+    (("user", "Hello"),),
+    (("system", "Be brief."), ("user", "Hello")),
+    (("user", "Hello"), ("assistant", "Hi"), ("user", "Bye")),
+)
+
+
+def check_fit(config: CheckpointConfig, target: Target) -> None:
+    """Refuse a drafter that was made for another target.
+
+    Raises:
+        CheckpointError: naming the field, the two values and what to do.
+    """
+    sizes = config.drafter
+    pairs = (
+        ("hidden_size", sizes.hidden_size, target.hidden_size, "hidden size"),
+        ("vocab_size", sizes.vocab_size, target.vocab_size, "number of LM-head rows"),
+        ("num_target_layers", sizes.num_target_layers, target.num_layers, "number of layers"),
+    )
+    for field, ours, theirs, meaning in pairs:
+        if ours != theirs:
+            raise CheckpointError(
+                f"{config.folder}: {field} is {ours}, and the {meaning} of {target.name} is {theirs}",
+                _made_for(config.target, target),
+            )
+    if config.target is not None and config.target.head_sha256 != target.head_digest:
+        raise CheckpointError(
+            f"{config.folder}: trained with an LM head of digest {config.target.head_sha256[:16]}, and that of "
+            f"{target.name} is {target.head_digest[:16]}: its transfer codes would be others",
+            _made_for(config.target, target),
+        )
+    try:
+        check_mask_token(sizes.mask_token_id, target)
+    except CheckpointError as error:
+        raise CheckpointError(f"{config.folder}: {error.what}", error.fix) from error
+
+
+def _made_for(record: TargetRecord | None, target: Target) -> str:
+    if record is None:
+        return f"Use the target it was trained for, or train a drafter for {target.name}: dspine train --help"
+    return f"It was trained for {record.name}: use --target {record.name}, or train one for {target.name}."
+
+
+def check_mask_token(mask: int, target: Target) -> None:
+    """Refuse a mask token that the target's prompts and answers may contain.
+
+    Args:
+        mask: token id. Ids beyond the tokenizer are fine while the embedding has a row for them.
+
+    Raises:
+        CheckpointError: naming what else the id stands for.
+    """
+    rows = len(cast(Tensor, target.embedding.weight))
+    if mask >= rows:
+        raise CheckpointError(f"mask_token_id {mask} has no row in the target's embedding (0..{rows - 1})", _UNUSED)
+    named = {name: getattr(target.tokenizer, f"{name}_token_id", None) for name in ("bos", "pad")}
+    roles = [name for name, token in named.items() if token == mask] + ["eos"] * (mask in target.eos_ids)
+    if roles:
+        raise CheckpointError(f"mask_token_id {mask} is the target's {' and '.join(roles)} token", _UNUSED)
+    if any(mask in prompt for prompt in _rendered(target)):
+        raise CheckpointError(f"mask_token_id {mask} occurs in what the target's chat template writes", _UNUSED)
+
+
+def _rendered(target: Target) -> Iterator[list[int]]:
+    """Token ids of the chat template at work; nothing for a target without one."""
+    if template_digest(target) is None:
+        return
+    for turns, thinking in product(_CONVERSATIONS, (False, True)):
+        try:
+            yield render(target, [{"role": role, "content": text} for role, text in turns], thinking=thinking)
+        except DspineError:
+            continue  # templates may refuse a system message
+
+
+def warnings_of(config: CheckpointConfig, target: Target, thinking: bool | None) -> Iterator[str]:
+    """What does not forbid decoding, but may lower acceptance.
+
+    Args:
+        thinking: whether prompts will be rendered with thinking on; None: not known.
+    """
+    if config.unknown:
+        yield f"{config.folder}: unknown keys in config.json, kept and not used: {', '.join(sorted(config.unknown))}"
+    record = config.target
+    if record is None:
+        return
+    if record.template_sha256 != template_digest(target):
+        yield (
+            f"{config.folder}: trained with another chat template than {target.name} has now; acceptance may be far "
+            "lower. Use the template of the training run."
+        )
+    if thinking is not None and thinking != record.thinking:
+        words = ("off", "on")
+        yield (
+            f"{config.folder}: trained with thinking {words[record.thinking]}, used with thinking {words[thinking]}; "
+            "acceptance may be far lower. Use the mode of the training run."
+        )

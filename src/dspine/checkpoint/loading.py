@@ -1,0 +1,100 @@
+"""From a folder to a network.
+
+One rule: strictly. Every parameter is filled from the file or the load fails, and every check that needs no weights
+comes before the first weight is read. Source: DSpine (arXiv 2609.36173); the published schema.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from dspine.checkpoint.fit import check_fit, warnings_of
+from dspine.checkpoint.opening import Checkpoint, find_drafter, open_checkpoint
+from dspine.checkpoint.schema import READY, parameter_shapes, to_module
+from dspine.checkpoint.vocabulary import read_vocabulary
+from dspine.checkpoint.weights import check_dtypes, check_names, read
+from dspine.drafter.dspine import DSpine
+from dspine.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from dspine.target.model import Target
+
+
+class CheckpointWarning(UserWarning):
+    """A drafter that loads, but may accept less than it could."""
+
+
+def load_drafter(
+    name_or_path: str | Path,
+    target: Target,
+    *,
+    dtype: torch.dtype | None = None,
+    thinking: bool | None = None,
+) -> DSpine:
+    """Load a DSpine drafter for a target, from any layout that holds one.
+
+    Args:
+        name_or_path: "smollm2-135m-dspine", "nano", or a folder (./nano for one of that name).
+        target: the model that it drafts for; embedding and LM head stay the target's.
+        dtype: of the trained weights; default: the target's. The transfer space is float32 always.
+        thinking: whether prompts will be rendered with thinking on, to warn if the drafter was trained otherwise.
+
+    Returns:
+        the drafter in eval mode, on the target's device.
+
+    Raises:
+        CheckpointError: whatever does not fit, with the fix. Warns by `CheckpointWarning`.
+    """
+    checkpoint = open_checkpoint(find_drafter(name_or_path))
+    check_fit(checkpoint.config, target)
+    _check_tensors(checkpoint)
+    for text in (*checkpoint.notes, *warnings_of(checkpoint.config, target, thinking)):
+        warnings.warn(text, CheckpointWarning, stacklevel=2)
+    draft_ids = read_vocabulary(checkpoint.config)
+    drafter = _build(checkpoint, _read(checkpoint), target, draft_ids, dtype or target.dtype)
+    return drafter.to(device=target.device).eval()
+
+
+def _check_tensors(checkpoint: Checkpoint) -> None:
+    config, tensors = checkpoint.config.drafter, checkpoint.tensors
+    where = f"{checkpoint.config.folder} (read as the {checkpoint.layout.name} layout)"
+    if "fc.weight" in tensors and (width := tensors["fc.weight"].shape[-1]) != config.feature_size:
+        raise CheckpointError(
+            f"{where}: target_layer_ids names {len(config.target_layer_ids)} layers of {config.hidden_size}, "
+            f"{config.feature_size} together, and fc.weight takes in {width}",
+            f"List all {width / config.hidden_size:g} layers it was trained with in dflash_config.target_layer_ids.",
+        )
+    check_names(tensors, parameter_shapes(config) | checkpoint.layout.transfer(config), where)
+    check_dtypes(tensors.values(), where)
+
+
+def _read(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    try:
+        loaded = read(checkpoint.tensors)
+    except CheckpointError as error:
+        raise CheckpointError(f"{checkpoint.config.folder}: {error.what}", error.fix) from error
+    if READY in loaded and not bool(loaded[READY]):
+        raise CheckpointError(
+            f"{checkpoint.config.folder}: {READY} is false: this drafter was never trained",
+            "Take a checkpoint from after the start of training.",
+        )
+    return loaded
+
+
+def _build(
+    checkpoint: Checkpoint, loaded: dict[str, Tensor], target: Target, draft_ids: Tensor | None, dtype: torch.dtype
+) -> DSpine:
+    config, head = checkpoint.config.drafter, target.head_weight.detach()  # borrowed: no parameter of the drafter
+    space = checkpoint.layout.space(loaded, head)
+    with torch.random.fork_rng():  # the first values are overwritten: they may not move the caller's random state
+        drafter = DSpine(
+            config, target.embedding, head, space, None if draft_ids is None else draft_ids.to(head.device)
+        )
+    trained = {name: loaded[name].to(dtype) for name in parameter_shapes(config)}
+    drafter.load_state_dict(to_module(trained), strict=True, assign=True)
+    return drafter

@@ -1,0 +1,96 @@
+"""Finding a drafter's folder and reading what it says of itself, without its weights.
+
+One rule: a name is a shipped drafter or a path, never a download; the layout is settled here, and nothing after this
+asks which one it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dspine.checkpoint.detect import DSPINE, layout_of, require
+from dspine.checkpoint.folder import left_over
+from dspine.checkpoint.layout import Contents, Layout
+from dspine.checkpoint.record import CONFIG, CheckpointConfig, parse, read_json
+from dspine.checkpoint.split import TRANSFER
+from dspine.checkpoint.vocabulary import VOCABULARY
+from dspine.checkpoint.weights import StoredTensor, stored, weight_files
+from dspine.errors import CheckpointError
+from dspine.target.builtin import shipped
+
+# Name → where the drafter lies in its shipped folder.
+SHIPPED = {"smollm2-135m-dspine": ".", "nano": "drafter"}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A drafter on disk: its layout, config, tensor headers by common name, and warnings."""
+
+    layout: Layout
+    config: CheckpointConfig
+    tensors: Mapping[str, StoredTensor]
+    notes: tuple[str, ...]
+
+
+def find_drafter(name_or_path: str | Path) -> Path:
+    """The folder of a shipped drafter or of a path.
+
+    Raises:
+        CheckpointError: there is no such folder; the shipped names are listed.
+    """
+    if isinstance(name_or_path, str) and name_or_path in SHIPPED:
+        return shipped(name_or_path) / SHIPPED[name_or_path]
+    folder = Path(name_or_path).expanduser()
+    if folder.is_dir():
+        return folder
+    if (previous := left_over(folder)) is not None:
+        raise CheckpointError(
+            f"{folder}: saving was killed while the folder was replaced; the drafter from before lies in {previous}",
+            f"Bring it back: mv {previous} {folder}",
+        )
+    what = "is a file, not a folder" if folder.exists() else "no such folder"
+    raise CheckpointError(
+        f"drafter {str(name_or_path)!r}: {what}",
+        f"Give the folder of a drafter or a shipped name ({', '.join(SHIPPED)}). From the Hugging Face Hub: "
+        f"hf download OWNER/NAME --local-dir FOLDER",
+    )
+
+
+def open_checkpoint(folder: Path) -> Checkpoint:
+    """Read config and tensor headers of a DSpine drafter.
+
+    Raises:
+        CheckpointError: not a DSpine drafter, an incomplete or inconsistent one.
+    """
+    contents = Contents(folder, read_json(folder), stored(folder))
+    require(contents, DSPINE)
+    layout = layout_of(contents)
+    contents = layout.arrange(contents)
+    return Checkpoint(layout, parse(contents.raw, folder, layout.name), contents.tensors, contents.notes)
+
+
+def read_config(name_or_path: str | Path) -> CheckpointConfig:
+    """What a drafter's folder says of itself; no weights are read.
+
+    Raises:
+        CheckpointError: no such folder, or not a DSpine drafter.
+    """
+    return open_checkpoint(find_drafter(name_or_path)).config
+
+
+def drafter_digest(name_or_path: str | Path) -> str:
+    """sha256 (hex) over config, weights and side files: what a report names a drafter by.
+
+    Raises:
+        CheckpointError: no such folder, or no weights in it.
+    """
+    folder = find_drafter(name_or_path)
+    digest = hashlib.sha256()
+    side = [folder / name for name in (CONFIG, TRANSFER, VOCABULARY) if (folder / name).is_file()]
+    for file in sorted([*side, *weight_files(folder)]):
+        with file.open("rb") as opened:
+            digest.update(f"{file.name} {hashlib.file_digest(opened, 'sha256').hexdigest()}\n".encode())
+    return digest.hexdigest()

@@ -1,0 +1,231 @@
+"""From a network to a folder.
+
+One rule: what is saved can be loaded anywhere the schema is known, by us and by SpecForge, and says for which target
+it was made; the folder is the old one or the new one, never a half of either. Source: the published schema of DSpine
+(arXiv 2609.36173) drafters.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from dspine import __version__
+from dspine.checkpoint import own, specforge
+from dspine.checkpoint.folder import replacing
+from dspine.checkpoint.keys import FORMAT, FULL, OBJECTIVE
+from dspine.checkpoint.layout import Layout
+from dspine.checkpoint.record import CONFIG, FORMAT_VERSION, VocabularyRecord
+from dspine.checkpoint.schema import file_name, parameter_shapes
+from dspine.checkpoint.split import TRANSFER
+from dspine.checkpoint.vocabulary import VOCABULARY, write_vocabulary
+from dspine.checkpoint.weights import INDEX, WEIGHTS
+from dspine.errors import CheckpointError
+from dspine.target.chat import template_digest
+
+if TYPE_CHECKING:
+    from dspine.drafter.dspine import DSpine
+    from dspine.target.model import Target
+
+_OURS = frozenset({CONFIG, WEIGHTS, INDEX, TRANSFER, VOCABULARY})
+_SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
+_DTYPES = (torch.bfloat16, torch.float32)
+
+
+def save_drafter(
+    drafter: DSpine,
+    folder: str | Path,
+    *,
+    target: Target,
+    training: Mapping[str, Any],
+    thinking: bool = False,
+    dtype: torch.dtype = torch.bfloat16,
+    extra: Mapping[str, Any] | None = None,
+) -> None:
+    """Save a drafter in our own layout (in SpecForge's if it came without the basis of its transfer space).
+
+    Args:
+        folder: replaced as a whole if it exists and holds a drafter; other files in it (a model card) stay.
+        training: facts of the run, JSON values: steps, warmup_steps, prompts, sources, the weights of the objective.
+        thinking: whether the responses it was trained on were made with thinking on.
+        dtype: of the trained weights, bfloat16 or float32; the transfer space is float32 always.
+        extra: further keys for config.json, dotted (what `CheckpointConfig.unknown` gave).
+
+    Raises:
+        CheckpointError: NaN in the weights, or the folder cannot be written; then nothing is changed.
+    """
+    layout = own.OWN if specforge.basis_is_known(drafter.space) else specforge.SPECFORGE
+    _save(drafter, Path(folder), layout, target, training, thinking, dtype, extra)
+
+
+def export_specforge(
+    drafter: DSpine,
+    folder: str | Path,
+    target: Target,
+    *,
+    training: Mapping[str, Any] | None = None,
+    thinking: bool = False,
+    dtype: torch.dtype = torch.bfloat16,
+    extra: Mapping[str, Any] | None = None,
+) -> None:
+    """Save a drafter in SpecForge's layout, with the codes of the whole vocabulary. Arguments as in `save_drafter`."""
+    _save(drafter, Path(folder), specforge.SPECFORGE, target, training or {}, thinking, dtype, extra)
+
+
+def _save(
+    drafter: DSpine,
+    folder: Path,
+    layout: Layout,
+    target: Target,
+    training: Mapping[str, Any],
+    thinking: bool,
+    dtype: torch.dtype,
+    extra: Mapping[str, Any] | None,
+) -> None:
+    if dtype not in _DTYPES:
+        raise CheckpointError(f"a drafter is saved in bfloat16 or float32, not {dtype}", "Choose one of the two.")
+    _check_replaceable(folder)
+    tensors = _trained(drafter, dtype)
+    transfer = own.transfer_tensors if layout is own.OWN else specforge.transfer_tensors
+    tensors |= {name: tensor.cpu().contiguous() for name, tensor in transfer(drafter.space).items()}
+    config = _config(drafter, layout, target, training, thinking, dtype)
+    with replacing(folder, _is_ours) as fresh:
+        if drafter.draft_ids is not None:
+            record = write_vocabulary(drafter.draft_ids, fresh)
+            config[FORMAT]["draft_vocabulary"] = _vocabulary_section(record)
+        save_file(tensors, fresh / WEIGHTS, metadata={"format": "pt"})
+        (fresh / CONFIG).write_text(_as_json(_with_extra(config, extra or {})), encoding="utf-8")
+
+
+def _is_ours(name: str) -> bool:
+    return name in _OURS or _SHARD.fullmatch(name) is not None
+
+
+def _check_replaceable(folder: Path) -> None:
+    """Refuse to put a drafter in the place of something that is not one."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder} is a file", "Name a folder to save the drafter in.")
+    if any(folder.iterdir()) and not (folder / CONFIG).is_file():
+        raise CheckpointError(
+            f"{folder} holds other things than a drafter, and saving replaces the folder",
+            "Name a new or an empty folder.",
+        )
+
+
+def _trained(drafter: DSpine, dtype: torch.dtype) -> dict[str, Tensor]:
+    state = {file_name(name): tensor for name, tensor in drafter.state_dict().items()}
+    trained = {name: state[name].detach() for name in parameter_shapes(drafter.config)}
+    poisoned = [name for name, tensor in trained.items() if not bool(torch.isfinite(tensor).all())]
+    if poisoned:
+        raise CheckpointError(
+            f"not saved: NaN or infinity in {', '.join(poisoned)}",
+            "The training run broke down: go back to an earlier state and lower the learning rate.",
+        )
+    return {name: tensor.to("cpu", dtype).contiguous() for name, tensor in trained.items()}
+
+
+def _config(
+    drafter: DSpine,
+    layout: Layout,
+    target: Target,
+    training: Mapping[str, Any],
+    thinking: bool,
+    dtype: torch.dtype,
+) -> dict[str, Any]:
+    c = drafter.config
+    ends = sorted(target.eos_ids)
+    return {
+        "architectures": ["DSpineDraftModel"],
+        "auto_map": {"AutoModel": "dspine.DSpineDraftModel"},
+        "model_type": "qwen3",
+        "block_size": c.block_size,
+        "num_hidden_layers": c.num_hidden_layers,
+        "num_target_layers": c.num_target_layers,
+        "hidden_size": c.hidden_size,
+        "intermediate_size": c.intermediate_size,
+        "num_attention_heads": c.num_attention_heads,
+        "num_key_value_heads": c.num_key_value_heads,
+        "head_dim": c.head_dim,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "vocab_size": c.vocab_size,
+        "tie_word_embeddings": False,
+        "rms_norm_eps": c.rms_norm_eps,
+        "rope_theta": c.rope_theta,
+        "rope_scaling": None,
+        "max_position_embeddings": c.max_position_embeddings,
+        "layer_types": [FULL] * c.num_hidden_layers,
+        "sliding_window": None,
+        "use_sliding_window": False,
+        "is_causal": True,
+        "dtype": str(dtype).removeprefix("torch."),
+        "bos_token_id": getattr(target.tokenizer, "bos_token_id", None),
+        "eos_token_id": ends[0] if len(ends) == 1 else ends or None,
+        "dflash_config": {
+            "mask_token_id": c.mask_token_id,
+            "target_layer_ids": list(c.target_layer_ids),
+            "causal": True,
+        },
+        "dspine_config": {
+            "transfer_rank": c.transfer_rank,
+            "message_size": c.message_size,
+            "top_k": c.top_k,
+            **_objective(c.num_hidden_layers, training),
+        },
+        FORMAT: {
+            "version": FORMAT_VERSION,
+            "layout": layout.name,
+            "written_by": f"dspine {__version__}",
+            "target": {
+                "name": target.name,
+                "head_sha256": target.head_digest,
+                "template_sha256": template_digest(target),
+                "thinking": thinking,
+            },
+            "training": dict(training),
+            "draft_vocabulary": None,
+        },
+    }
+
+
+def _objective(layers: int, training: Mapping[str, Any]) -> dict[str, Any]:
+    """The training fields of `dspine_config`: the run's own where it says them, else the paper's."""
+    settled = {
+        **OBJECTIVE,
+        "replacement_layers": min(round(0.6 * layers), layers - 1),
+        "alignment_warmup_steps": training.get("warmup_steps", OBJECTIVE["alignment_warmup_steps"]),
+    }
+    return {name: training.get(name, value) for name, value in settled.items()}
+
+
+def _vocabulary_section(record: VocabularyRecord) -> dict[str, Any]:
+    return {"file": VOCABULARY, "size": record.size, "sha256": record.sha256}
+
+
+def _with_extra(config: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    for name, value in extra.items():
+        section, dot, key = name.partition(".")
+        if dot and isinstance(config.get(section), dict):
+            config[section].setdefault(key, value)
+        else:
+            config.setdefault(name, value)
+    return config
+
+
+def _as_json(config: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(config, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"not saved: the training facts are not plain JSON ({error})", "Pass numbers and texts."
+        ) from error
