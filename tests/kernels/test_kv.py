@@ -1,0 +1,96 @@
+"""Rows of keys and values: written in place, rolled back by length, moved, grown."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dspine.kernels.attention import grouped_attention
+from dspine.kernels.kv import RowCache, Span
+
+
+def test_ragged_writes_land_at_their_positions():
+    cache = RowCache(2, 3)
+    for layer in range(2):
+        cache.open(Span(1, (2, 5), 3))
+        new = torch.arange(2 * 2 * 3 * 4, dtype=torch.float32).view(2, 2, 3, 4) + 100 * layer + 1
+        keys, values = cache.write(layer, new, -new)
+        assert keys.shape == (2, 2, 8, 4)
+        assert torch.equal(keys[0, :, 2:5], new[0])
+        assert torch.equal(keys[1, :, 5:8], new[1])
+        assert torch.equal(values[1, :, 5:8], -new[1])
+        assert not keys[0, :, 5:].any()
+
+
+def test_writes_share_storage_and_growing_keeps_it():
+    cache = RowCache(1, 1)
+    cache.open(Span(0, (0,), 2))
+    first = torch.randn(1, 1, 2, 4)
+    keys, _ = cache.write(0, first, first)
+    before = cache.capacity
+    cache.reserve(before + 1)
+    cache.open(Span(0, (2,), 1))
+    grown, _ = cache.write(0, torch.ones(1, 1, 1, 4), torch.ones(1, 1, 1, 4))
+    assert torch.equal(grown[0, 0, :2], first[0, 0])
+    assert cache.capacity > before
+    assert cache.bytes == 2 * cache.capacity * 4 * 4
+    cache.open(Span(0, (3,), 1))
+    again, _ = cache.write(0, torch.ones(1, 1, 1, 4), torch.ones(1, 1, 1, 4))
+    assert again.data_ptr() == grown.data_ptr()
+    assert keys.shape[2] == 2
+
+
+def test_moving_a_row_takes_its_committed_slots():
+    cache = RowCache(1, 2)
+    cache.open(Span(0, (0, 0), 4))
+    keys = torch.randn(2, 1, 4, 3)
+    cache.write(0, keys, keys)
+    cache.commit(1, 3)
+    cache.move(1, 0)
+    cache.open(Span(0, (3,), 1))
+    moved, _ = cache.write(0, torch.zeros(1, 1, 1, 3), torch.zeros(1, 1, 1, 3))
+    assert torch.equal(moved[0, 0, :3], keys[1, 0, :3])
+    assert cache.lengths == [3, 3]
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_the_mask_equals_one_written_from_the_definition(window):
+    span = Span(0, (4, 1), 3)
+    mask = span.causal_mask(window=window)
+    for row, start in enumerate(span.starts):
+        for query in range(3):
+            for slot in range(span.limit):
+                position = start + query
+                visible = slot <= position and (window is None or slot > position - window)
+                assert bool(mask[row, 0, query, slot]) == visible
+
+
+def test_no_mask_when_all_is_visible():
+    assert Span(0, (7, 7), 1).causal_mask() is None
+    assert Span(0, (7, 7), 1).causal_mask(window=8) is None
+    assert Span(0, (7, 7), 1).causal_mask(window=7) is not None
+    assert Span(0, (7, 6), 1).causal_mask() is not None
+    assert Span(0, (0,), 2).causal_mask() is not None
+
+
+def test_rows_outside_the_cache_and_lengths_outside_the_capacity_are_errors():
+    cache = RowCache(1, 2)
+    with pytest.raises(IndexError, match="rows 1..2"):
+        cache.open(Span(1, (0, 0), 1))
+    with pytest.raises(IndexError, match="outside the capacity"):
+        cache.commit(0, 10_000)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_grouped_attention_equals_repeated_heads(masked):
+    torch.manual_seed(0)
+    query, key, value = torch.randn(2, 6, 5, 8), torch.randn(2, 3, 9, 8), torch.randn(2, 3, 9, 8)
+    mask = torch.rand(2, 1, 5, 9) > 0.3
+    mask[..., 0] = True
+    mask = mask if masked else None
+    repeated = [t.repeat_interleave(2, dim=1) for t in (key, value)]
+    scores = query @ repeated[0].transpose(2, 3) * 0.25
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    expected = scores.softmax(-1) @ repeated[1]
+    torch.testing.assert_close(grouped_attention(query, key, value, mask, 0.25), expected, atol=1e-6, rtol=1e-5)
