@@ -41,8 +41,6 @@ def follow(
     for update in engine.stream(prompt, params):
         if show is not None and update.text:
             show(update.text)
-        if update.error is not None:
-            raise update.error
         completion = update.completion
     if completion is None:
         raise RuntimeError("the engine ended a request without its completion")

@@ -60,6 +60,7 @@ class Outcome:
 
 
 def run_demo(
+    target: Target,
     engine: Engine,
     prompts: Sequence[str],
     max_new_tokens: int,
@@ -70,16 +71,17 @@ def run_demo(
     """Answer each prompt with the engine's drafter, live, then without it, and compare.
 
     Args:
-        engine: an engine with a drafter.
+        target: the model.
+        engine: an engine over it, with a drafter.
         prompts: user messages.
         max_new_tokens: cap of an answer.
         write: receives the drafted answer piece by piece.
         tell: receives remarks on what is happening.
     """
-    plain_engine = Engine(engine.target, max_batch=1)
+    plain_engine = Engine(target, max_batch=1)
     params = SamplingParams(max_new_tokens=max_new_tokens)
     warm_up = SamplingParams(max_new_tokens=_WARM_UP_TOKENS)
-    ids = [render(engine.target, [{"role": "user", "content": prompt}]) for prompt in prompts]
+    ids = [render(target, [{"role": "user", "content": prompt}]) for prompt in prompts]
     for each in (engine, plain_engine):  # the first tokens pay for set-up that belongs to neither side
         each.generate([ids[0]], warm_up)
     for number, (prompt, prompt_ids) in enumerate(zip(prompts, ids, strict=True), 1):
@@ -89,7 +91,7 @@ def run_demo(
         tell("The same without the drafter, to compare ...")
         plain = follow(plain_engine, prompt_ids, params)
         tokens = (drafted.completion.token_ids, plain.completion.token_ids)
-        yield Outcome(prompt, drafted, plain, first_margin(engine.target, prompt_ids, *tokens))
+        yield Outcome(prompt, drafted, plain, first_margin(target, prompt_ids, *tokens))
 
 
 def first_margin(target: Target, prompt: Sequence[int], one: Sequence[int], other: Sequence[int]) -> float | None:

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 from dspine.cli import options as o
 from dspine.cli.console import answer, complain, note
-from dspine.cli.models import choose_drafter, open_engine
+from dspine.cli.models import Models, choose_drafter, open_models
 from dspine.errors import RequestError
 
 if TYPE_CHECKING:
     from dspine.answer import Answer
-    from dspine.decode.engine import Engine
     from dspine.decode.sampling import SamplingParams
 
 _HELP = "/reset forgets the conversation, /exit (or Ctrl-D) leaves, Ctrl-C stops an answer."
@@ -55,7 +54,8 @@ def chat(
         stop=tuple(stop or ()),
     )
     chosen = choose_drafter(target, drafter, no_drafter)
-    conversation = Conversation(open_engine(target, chosen, dtype, device), params, system, thinking)
+    models = open_models(target, chosen, dtype=dtype, device=device, thinking=thinking)
+    conversation = Conversation(models, params, system, thinking)
     if sys.stdin.isatty():
         note(_HELP)
     while (line := _read()) is not None:
@@ -72,9 +72,9 @@ def chat(
 
 @dataclass
 class Conversation:
-    """Messages so far, and the engine that answers them."""
+    """Messages so far, and the models that answer them."""
 
-    engine: Engine
+    models: Models
     params: SamplingParams
     system: str | None = None
     thinking: bool = False
@@ -99,7 +99,8 @@ class Conversation:
         from dspine.target.chat import render
 
         asked = [*self.messages, {"role": "user", "content": question}]
-        given = follow(self.engine, render(self.engine.target, asked, thinking=self.thinking), self.params, answer)
+        prompt = render(self.models.target, asked, thinking=self.thinking)
+        given = follow(self.models.engine, prompt, self.params, answer)
         self.messages = [*asked, {"role": "assistant", "content": given.completion.text}]
         return given
 

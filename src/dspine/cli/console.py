@@ -9,6 +9,7 @@ from typing import Any
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.status import Status
 
 notes = Console(stderr=True, highlight=False)
 
@@ -39,3 +40,8 @@ def complain(what: str, fix: str | None = None) -> None:
     notes.print(f"[bold red]error:[/] {escape(what)}", soft_wrap=True)
     if fix:
         notes.print(escape(fix), soft_wrap=True)
+
+
+def waiting(text: str) -> Status:
+    """A spinner on standard error while something slow happens; nothing where that is no terminal."""
+    return notes.status(escape(text), spinner="dots")

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from dspine.cli import options as o
 from dspine.cli.console import answer, complain, note, results
-from dspine.cli.models import choose_drafter, measured_on, open_engine
+from dspine.cli.models import choose_drafter, open_models
 
 
 def demo(
@@ -31,8 +31,8 @@ def demo(
     chosen = choose_drafter(target, drafter, no_drafter=False)
     if chosen is None:
         raise typer.BadParameter(f"the demo needs a drafter and none is shipped for {target}: name one with --drafter")
-    engine = open_engine(target, chosen, None, None)
-    outcomes = list(run_demo(engine, PROMPTS[:prompts], max_new_tokens, write=answer, tell=note))
+    models = open_models(target, chosen)
+    outcomes = list(run_demo(models.target, models.engine, PROMPTS[:prompts], max_new_tokens, write=answer, tell=note))
 
     table = Table("prompt", title="Greedy decoding with and without the drafter", title_justify="left")
     for column in ("tokens", "rounds", "tau", "plain s", "drafted s", "ratio", "tokens equal"):
@@ -49,7 +49,7 @@ def demo(
             outcome.verdict,
         )
     results().print(table)
-    where = measured_on(engine, chosen)
+    where = models.measured_on()
     results().print(
         f"target {where['target']}, drafter {where['drafter']}, greedy, at most {max_new_tokens} new tokens, "
         f"{where['dtype']} on {where['device']}, peak memory {peak_memory_gb():.2f} GB",

@@ -11,13 +11,13 @@ from rich.table import Table
 
 from dspine.cli import options as o
 from dspine.cli.console import answer, note, notes, print_json
-from dspine.cli.models import choose_drafter, counts, measured_on, open_engine
+from dspine.cli.models import Models, choose_drafter, counts, open_models
 from dspine.stages import StageClock, StageTime
 
 if TYPE_CHECKING:
     from dspine.answer import Answer
-    from dspine.decode.engine import Engine
     from dspine.decode.sampling import SamplingParams
+    from dspine.target import Target
 
 
 def generate(
@@ -83,39 +83,37 @@ def generate(
         raise typer.BadParameter("--raw uses no chat template, so --system and --thinking say nothing")
     text = o.read_prompt(prompt)
     chosen = choose_drafter(target, drafter, no_drafter)
-    engine = open_engine(target, chosen, dtype, device)
-    ids = _encode(engine, text, system, raw, thinking)
+    models = open_models(target, chosen, dtype=dtype, device=device, thinking=None if raw else thinking)
+    ids = _encode(models.target, text, system, raw, thinking)
 
     from dspine.answer import follow
 
     live = stream and not as_json
     clock = StageClock()
     with clock if profile else nullcontext():
-        given = follow(engine, ids, params, answer if live else None)
+        given = follow(models.engine, ids, params, answer if live else None)
 
     if as_json:
-        print_json(_report(engine, chosen, params, given, clock.table()))
+        print_json(_report(models, params, given, clock.table()))
         return
     answer("\n" if live else given.completion.text + "\n")
     if stats:
-        _print_stats(engine, chosen, params, given)
+        _print_stats(models, params, given)
     if profile:
         notes.print(stage_table(clock.table(), len(given.completion.rounds)))
 
 
-def _encode(engine: Engine, text: str, system: str | None, raw: bool, thinking: bool) -> list[int]:
+def _encode(target: Target, text: str, system: str | None, raw: bool, thinking: bool) -> list[int]:
     from dspine.target.chat import render
 
     if raw:
-        ids: list[int] = engine.target.tokenizer.encode(text)
+        ids: list[int] = target.tokenizer.encode(text)
         return ids
     messages = [{"role": "system", "content": system}] if system else []
-    return render(engine.target, [*messages, {"role": "user", "content": text}], thinking=thinking)
+    return render(target, [*messages, {"role": "user", "content": text}], thinking=thinking)
 
 
-def _report(
-    engine: Engine, drafter: str | None, params: SamplingParams, given: Answer, stages: list[StageTime]
-) -> dict[str, Any]:
+def _report(models: Models, params: SamplingParams, given: Answer, stages: list[StageTime]) -> dict[str, Any]:
     report = {
         "text": given.completion.text,
         "token_ids": list(given.completion.token_ids),
@@ -123,13 +121,13 @@ def _report(
         "seed": given.completion.seed,
         **counts(given),
         "sampling": params.model_dump(mode="json", exclude={"processors"}),
-        **measured_on(engine, drafter),
+        **models.measured_on(),
     }
     return report | ({"stages": [asdict(s) for s in stages]} if stages else {})
 
 
-def _print_stats(engine: Engine, drafter: str | None, params: SamplingParams, given: Answer) -> None:
-    numbers, where = counts(given), measured_on(engine, drafter)
+def _print_stats(models: Models, params: SamplingParams, given: Answer) -> None:
+    numbers, where = counts(given), models.measured_on()
     note(
         f"{numbers['completion_tokens']} tokens in {numbers['rounds']} rounds, {numbers['seconds']:.2f} s: "
         f"{numbers['tokens_per_second']:.1f} tokens/s, tau {numbers['tau']:.2f} (kept tokens / rounds)"

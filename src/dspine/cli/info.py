@@ -1,7 +1,134 @@
-"""`dspine info`: x."""
+"""`dspine info`: what a target, a drafter or a recipe is made of."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from enum import StrEnum
+from math import prod
+from pathlib import Path
+from typing import Annotated, Any
 
-def info() -> None:
-    """x"""
+import typer
+from rich.table import Table
+
+from dspine.cli import options as o
+from dspine.cli.console import note, print_json, results, waiting
+from dspine.cli.models import SHIPPED_FOR
+
+
+class Kind(StrEnum):
+    """What a name can stand for."""
+
+    target = "target"
+    drafter = "drafter"
+    recipe = "recipe"
+
+
+def info(
+    name: Annotated[str, typer.Argument(help="A target, a drafter's folder or name, or a recipe.", show_default=False)],
+    kind: Annotated[
+        Kind | None,
+        typer.Option(help="What the name stands for, where it could be several things.", show_default=False),
+    ] = None,
+    as_json: o.JsonOption = False,
+) -> None:
+    """Describe a target, a drafter or a recipe: sizes, digests, tapped layers, vocabulary.
+
+    Examples:
+
+        dspine info smollm2
+
+        dspine info drafters/smollm2-135m-dspine --json
+
+        dspine info nano --kind drafter
+    """
+    kind = kind or _kind(name)
+    facts = {Kind.target: _target, Kind.drafter: _drafter, Kind.recipe: _recipe}[kind](name)
+    if as_json:
+        print_json({"kind": kind.value, "name": name, **facts})
+    else:
+        results().print(_table(f"{kind.value} {name}", facts))
+
+
+def _kind(name: str) -> Kind:
+    """What a name stands for: recipes end in .yaml, drafters bear a drafter's config; the rest is a target."""
+    from dspine.checkpoint import SHIPPED
+
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml"):
+        return Kind.recipe
+    if name in SHIPPED and name not in SHIPPED_FOR:
+        return Kind.drafter
+    return Kind.drafter if (path / "config.json").is_file() and _has_drafter_section(path) else Kind.target
+
+
+def _has_drafter_section(folder: Path) -> bool:
+    from dspine.checkpoint.record import read_json
+
+    return not {"dspine_config", "dflash_config"}.isdisjoint(read_json(folder))
+
+
+def _target(name: str) -> dict[str, Any]:
+    from dspine.target import load_target
+    from dspine.target.chat import template_digest
+
+    with waiting(f"Loading {name}"):
+        target = load_target(name)
+    parameters = {id(p): p for p in target.model.parameters()}.values()
+    return {
+        "parameters": sum(p.numel() for p in parameters),
+        "bytes": sum(p.numel() * p.element_size() for p in parameters),
+        "dtype": str(target.dtype).removeprefix("torch."),
+        **asdict(target.facts),
+        "decodable_ids": target.decodable,
+        "eos_ids": sorted(target.eos_ids),
+        "head_digest": target.head_digest,
+        "template_digest": template_digest(target),
+        "shipped_drafter": SHIPPED_FOR.get(name),
+    }
+
+
+def _drafter(name: str) -> dict[str, Any]:
+    from dspine.checkpoint import drafter_digest, find_drafter
+    from dspine.checkpoint.opening import open_checkpoint
+    from dspine.checkpoint.schema import parameter_shapes
+
+    checkpoint = open_checkpoint(find_drafter(name))
+    config = checkpoint.config
+    for warning in checkpoint.notes:
+        note(f"warning: {warning}")
+    return {
+        "folder": str(config.folder),
+        "layout": config.layout,
+        "digest": drafter_digest(name),
+        "parameters": sum(prod(shape) for shape in parameter_shapes(config.drafter).values()),
+        "candidates": config.drafter.candidates,
+        **asdict(config.drafter),
+        "draft_vocabulary": config.vocabulary.size if config.vocabulary else None,
+        "target": asdict(config.target) if config.target else None,
+        "written_by": config.written_by,
+        "training": dict(config.training),
+        "unknown_keys": dict(config.unknown),
+    }
+
+
+def _recipe(name: str) -> dict[str, Any]:
+    from dspine.config import read_recipe
+
+    return read_recipe(name).model_dump(mode="json")
+
+
+def _table(title: str, facts: dict[str, Any]) -> Table:
+    """Facts, one a line; those of a section are written section.key."""
+    table = Table("what", "value", title=title, title_justify="left")
+    for key, value in _flat(facts):
+        if value not in (None, (), [], {}):
+            table.add_row(key, ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value))
+    return table
+
+
+def _flat(facts: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    rows: list[tuple[str, Any]] = []
+    for key, value in facts.items():
+        rows += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)]
+    return rows

@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
+import warnings
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dspine.cli.console import note
-from dspine.cli.options import Dtype, waiting
+from dspine.cli.console import note, waiting
+from dspine.cli.options import Dtype
 
 if TYPE_CHECKING:
     from dspine.answer import Answer
     from dspine.decode.engine import Engine
+    from dspine.target import Target
 
 # The drafter that a built-in target is shipped with.
-SHIPPED = {"smollm2": "smollm2-135m-dspine", "nano": "nano"}
+SHIPPED_FOR = {"smollm2": "smollm2-135m-dspine", "nano": "nano"}
+
+
+@dataclass(frozen=True)
+class Models:
+    """A target, the engine over it, and the name of the engine's drafter (None: it decodes plainly)."""
+
+    target: Target
+    engine: Engine
+    drafter: str | None
+
+    def measured_on(self) -> dict[str, Any]:
+        """What a number that this engine gave was measured on."""
+        from dspine.checkpoint import drafter_digest
+
+        return {
+            "target": self.target.name,
+            "head_digest": self.target.head_digest,
+            "drafter": self.drafter,
+            "drafter_digest": drafter_digest(self.drafter) if self.drafter else None,
+            "dtype": str(self.target.dtype).removeprefix("torch."),
+            "device": str(self.target.device),
+        }
 
 
 def choose_drafter(target: str, drafter: str | None, no_drafter: bool) -> str | None:
@@ -27,13 +52,20 @@ def choose_drafter(target: str, drafter: str | None, no_drafter: bool) -> str | 
         if drafter is not None:
             raise typer.BadParameter("--no-drafter and --drafter exclude each other")
         return None
-    if drafter is None and target not in SHIPPED:
+    if drafter is None and target not in SHIPPED_FOR:
         note(f"No drafter is shipped for {target}: decoding plainly. Name one with --drafter.")
-    return drafter or SHIPPED.get(target)
+    return drafter or SHIPPED_FOR.get(target)
 
 
-def open_engine(target: str, drafter: str | None, dtype: Dtype | None, device: str | None) -> Engine:
-    """An engine over the target and, where there is one, its drafter.
+def open_models(
+    target: str,
+    drafter: str | None,
+    *,
+    dtype: Dtype | None = None,
+    device: str | None = None,
+    thinking: bool | None = None,
+) -> Models:
+    """Load a target and, if one is named, its drafter.
 
     Raises:
         DspineError: a model that cannot be loaded, or a drafter that does not fit the target.
@@ -41,24 +73,17 @@ def open_engine(target: str, drafter: str | None, dtype: Dtype | None, device: s
     with waiting(f"Loading {target}"):
         import torch
 
-        from dspine.checkpoint import load_drafter
+        from dspine.checkpoint import CheckpointWarning, load_drafter
         from dspine.decode.engine import Engine
         from dspine.target import load_target
 
-        model = load_target(target, dtype=getattr(torch, dtype) if dtype else None, device=device)
-        return Engine(model, load_drafter(drafter, model) if drafter else None, max_batch=1)
-
-
-def measured_on(engine: Engine, drafter: str | None) -> dict[str, Any]:
-    """What a number of this engine was measured on."""
-    target = engine.target
-    return {
-        "target": target.name,
-        "head_digest": target.head_digest,
-        "drafter": drafter,
-        "dtype": str(target.dtype).removeprefix("torch."),
-        "device": str(target.device),
-    }
+        loaded = load_target(target, dtype=getattr(torch, dtype) if dtype else None, device=device)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", CheckpointWarning)
+            network = load_drafter(drafter, loaded, thinking=thinking) if drafter else None
+    for warning in caught:
+        note(f"warning: {warning.message}")
+    return Models(loaded, Engine(loaded, network, max_batch=1), drafter)
 
 
 def counts(given: Answer) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dspine.cli.console import note, notes
+from dspine.cli.console import note
 from dspine.errors import RequestError
 
 if TYPE_CHECKING:
@@ -96,6 +96,10 @@ IgnoreEosOption = Annotated[
     bool, typer.Option("--ignore-eos", help="Go on after the model's end token.", rich_help_panel=LENGTH)
 ]
 
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Replace a value of the recipe. Repeatable.", show_default=False),
+]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object for a program to read.", rich_help_panel=OUTPUT)
 ]
@@ -128,8 +132,3 @@ def read_prompt(prompt: str | None) -> str:
     if not prompt.strip():
         raise RequestError("the prompt is empty", 'give one: dspine generate "Why is the sky blue?"')
     return prompt
-
-
-def waiting(text: str) -> Any:
-    """A spinner on standard error while something slow happens (silent when that is not a terminal)."""
-    return notes.status(text, spinner="dots")

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from dspine.cli import options as o
+from dspine.cli.console import answer, print_json
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(help="The recipe: a YAML file.", show_default=False)],
+    recipe: Annotated[Path, typer.Argument(help="The recipe: a YAML file.", show_default=False)],
     resume: Annotated[
-        bool,
-        typer.Option("--resume/--fresh", help="Go on from the run's last checkpoint, or begin again."),
+        bool, typer.Option("--resume/--fresh", help="Go on from the run's last checkpoint, or begin again.")
     ] = True,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Replace a value of the recipe. Repeatable.", show_default=False
-        ),
-    ] = None,
+    overrides: o.SetOption = None,
     as_json: o.JsonOption = False,
 ) -> None:
-    """Train a drafter. An interrupted run goes on where it stopped when the same command is given again.
+    """Train a drafter and print the folder it lies in.
+
+    A run that is interrupted saves itself first (exit code 130); the same command goes on from there.
 
     Examples:
 
@@ -31,4 +30,12 @@ def train(
 
         dspine train recipes/smollm2-135m-cpu.yaml --set training.steps=200 --fresh
     """
-    raise NotImplementedError
+    from dspine.train.trainer import train as run
+
+    summary = run(recipe, overrides or (), resume=resume)
+    if as_json:
+        print_json(asdict(summary) | {"drafter": str(summary.drafter) if summary.drafter else None})
+    elif summary.drafter is not None:
+        answer(f"{summary.drafter}\n")
+    if not summary.finished:
+        raise typer.Exit(130)
