@@ -1,7 +1,7 @@
 """Fixture F1: a random target of six layers, and a byte-level tokenizer for it.
 
-`initializer_range` matters: with the usual 0.02 the next-token law is nearly uniform and tests of acceptance or of
-distributions have no power.
+`initializer_range` matters: with the usual 0.02 the next-token law is nearly uniform, and tests of acceptance or
+of distributions have no power.
 """
 
 from __future__ import annotations
@@ -32,10 +32,14 @@ CHAT_TEMPLATE = """\
 <|im_start|>assistant
 {% endif -%}"""
 
-# As Qwen3 does it: without thinking, the prompt already holds an empty thought.
+# With thinking off, every answer follows an empty thought.
 THINKING_TEMPLATE = CHAT_TEMPLATE.replace(
+    "{{ message.content }}",
+    "{%- if message.role == 'assistant' and enable_thinking is false -%}\n"
+    "{{ '<think>\n\n</think>\n\n' }}{% endif -%}{{ message.content }}",
+).replace(
     "{% endif -%}",
-    "{% if enable_thinking is defined and enable_thinking is false -%}\n<think>\n\n</think>\n\n{% endif -%}{% endif -%}",
+    "{%- if enable_thinking is false -%}{{ '<think>\n\n</think>\n\n' }}{% endif -%}{% endif -%}",
 )
 
 
@@ -56,7 +60,7 @@ def tiny_tokenizer(chat_template: str | None = CHAT_TEMPLATE) -> PreTrainedToken
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(_tokenizer_json()),
         bos_token="<|bos|>",
-        eos_token="<|eos|>",
+        eos_token="<|im_end|>",  # the model's config says <|eos|>: both end an answer
         pad_token="<|pad|>",
         clean_up_tokenization_spaces=False,
     )
@@ -67,7 +71,7 @@ def tiny_tokenizer(chat_template: str | None = CHAT_TEMPLATE) -> PreTrainedToken
 def tiny_model(
     kind: str = "qwen3", *, dtype: torch.dtype = torch.float32, seed: int = 0, **overrides: Any
 ) -> PreTrainedModel:
-    """The random model of fixture F1; `overrides` are fields of its config (say `tie_word_embeddings=True`)."""
+    """The random model of fixture F1; `overrides` are config fields (say `tie_word_embeddings=True`)."""
     fields: dict[str, Any] = {
         "vocab_size": 320,
         "hidden_size": 64,

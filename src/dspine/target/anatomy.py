@@ -1,7 +1,7 @@
 """Finding the parts of somebody's model: decoder, layers, head, embedding, and what each layer attends to.
 
-One rule: a part that cannot be found, or a layer that keeps a state which cannot be rolled back, is refused by name;
-nothing is guessed.
+One rule: a part that cannot be found, or a layer that keeps a state which cannot be rolled back, is refused by
+name; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -11,18 +11,16 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from dspine.errors import TargetError
 
 # The kinds whose forward was read line by line; any other has to pass the start-up check of `selfcheck`.
 KNOWN = frozenset({"llama", "qwen2", "qwen3", "mistral"})
 FULL, SLIDING = "full_attention", "sliding_attention"
+BUILT_ALIKE = "Llama, Qwen2, Qwen3 and Mistral models, and those built like them, are supported."
 
-_RECURRENT = re.compile(
-    r"mamba|rwkv|xlstm|recurrent|\bssm|linearattention|gateddelta|shortconv|lightningattention|retention",
-    re.I,
-)
+_RECURRENT = re.compile(r"mamba|rwkv|lstm|recurrent|\bssm|linearattention|gateddelta|shortconv|retention", re.I)
 _USUAL_NAMES = ("layers", "h", "blocks", "block")
 
 
@@ -30,7 +28,7 @@ _USUAL_NAMES = ("layers", "h", "blocks", "block")
 class Anatomy:
     """The parts of a causal language model that decoding needs.
 
-    `kinds` has one entry a layer, `window` is the width of its sliding layers; `cache_argument` is what this
+    `kinds` has one entry a layer; `window` is how many slots a sliding layer sees; `cache_argument` is what this
     transformers version calls the cache in the decoder's forward.
     """
 
@@ -38,7 +36,9 @@ class Anatomy:
     decoder: nn.Module
     layers: nn.ModuleList
     embedding: nn.Module
+    embedding_rows: Tensor
     head: nn.Module
+    head_rows: int
     kinds: tuple[str, ...]
     window: int | None
     cache_argument: str
@@ -49,37 +49,58 @@ def examine(model: Any) -> Anatomy:
     """Find the parts of `model`.
 
     Raises:
-        TargetError: encoder-decoder, recurrent or unknown layers, layers or head not found.
+        TargetError: encoder-decoder, recurrent or unknown layers; layers, embedding or head not found.
     """
     name = type(model).__name__
-    if getattr(model.config, "is_encoder_decoder", False):
-        raise TargetError(
-            f"{name} is an encoder-decoder model", "dspine decodes decoder-only language models."
-        )
+    refuse_config(model.config, name)
     config = model.config.get_text_config(decoder=True)
-    _refuse_recurrent(model, config)
+    if getattr(model, "_is_stateful", False):
+        found = sorted({type(m).__name__ for m in model.modules() if _RECURRENT.search(type(m).__name__)})
+        raise _not_rolled_back(name, found or ["recurrent state"])
     decoder = model.get_decoder()
-    layers = _find_layers(decoder, config.num_hidden_layers, name)
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
-    if head is None or embedding is None:
+    rows = getattr(embedding, "weight", None)
+    head_rows = getattr(head, "out_features", None) or len(getattr(head, "weight", ()))
+    if not isinstance(rows, Tensor) or not head_rows:
         raise TargetError(f"{name} has no language-model head", "Give a model of a `…ForCausalLM` class.")
     kinds, window = _attention(config)
-    known = config.model_type in KNOWN
     return Anatomy(
-        config, decoder, layers, embedding, head, kinds, window, _cache_argument(decoder, name), known
+        config=config,
+        decoder=decoder,
+        layers=_find_layers(decoder, config.num_hidden_layers, name),
+        embedding=embedding,
+        embedding_rows=rows,
+        head=head,
+        head_rows=int(head_rows),
+        kinds=kinds,
+        window=window,
+        cache_argument=_cache_argument(decoder, name),
+        known=config.model_type in KNOWN and type(model).__module__.startswith("transformers.models."),
     )
 
 
-def _refuse_recurrent(model: Any, config: Any) -> None:
-    listed = sorted(set(getattr(config, "layer_types", None) or ()) - {FULL, SLIDING})
-    found = sorted({type(m).__name__ for m in model.modules() if _RECURRENT.search(type(m).__name__)})
-    if listed or getattr(model, "_is_stateful", False):
-        what = ", ".join(listed or found) or "a recurrent state"
-        raise TargetError(
-            f"{type(model).__name__} has layers of type {what}: their state cannot be rolled back after a rejected "
-            "candidate, and that is not supported yet",
-            f"Supported layer types: {FULL}, {SLIDING}.",
-        )
+def refuse_config(config: Any, name: str) -> None:
+    """Refuse, before any weight is read, what the config already shows to be unsupported.
+
+    Raises:
+        TargetError: encoder-decoder models; layers whose cache a smaller length does not roll back.
+    """
+    if getattr(config, "is_encoder_decoder", False):
+        raise TargetError(f"{name} is an encoder-decoder model", "Give a decoder-only language model.")
+    text = config.get_text_config(decoder=True)
+    others = set(getattr(text, "layer_types", None) or ()) - {FULL, SLIDING}
+    if "local" in (getattr(text, "attention_layers", None) or ()):  # GPT-Neo: a window that no mask of ours reaches
+        others.add("local")
+    if others:
+        raise _not_rolled_back(name, sorted(others))
+
+
+def _not_rolled_back(name: str, kinds: list[str]) -> TargetError:
+    return TargetError(
+        f"{name} has layers of type {', '.join(kinds)}: rolling their state back after a rejected candidate is not "
+        "supported yet",
+        f"Supported layer types: {FULL}, {SLIDING}.",
+    )
 
 
 def _find_layers(decoder: nn.Module, count: int, name: str) -> nn.ModuleList:
@@ -88,15 +109,13 @@ def _find_layers(decoder: nn.Module, count: int, name: str) -> nn.ModuleList:
         for path, module in decoder.named_modules()
         if isinstance(module, nn.ModuleList) and len(module) == count
     }
-    usual = [path for path in lists if path.rsplit(".", 1)[-1] in _USUAL_NAMES]
-    candidates = usual or list(lists)
-    # A list inside a decoder layer (experts, say) may have the same length; the outermost is meant.
-    outermost = [path for path in candidates if path.count(".") == min(p.count(".") for p in candidates)]
+    candidates = [path for path in lists if path.rsplit(".", 1)[-1] in _USUAL_NAMES] or list(lists)
+    # A list inside a decoder layer (experts, say) may be as long; the outermost one is meant.
+    depth = min((path.count(".") for path in candidates), default=0)
+    outermost = [path for path in candidates if path.count(".") == depth]
     if len(outermost) != 1:
-        raise TargetError(
-            f"{name}: its {count} decoder layers were not found (module lists of that length: {list(lists) or 'none'})",
-            "Llama, Qwen2, Qwen3 and Mistral models, and those built like them, are supported.",
-        )
+        found = ", ".join(lists) or "none"
+        raise TargetError(f"{name}: its {count} decoder layers were not found (lists so long: {found})", BUILT_ALIKE)
     return lists[outermost[0]]
 
 
@@ -104,15 +123,11 @@ def _attention(config: Any) -> tuple[tuple[str, ...], int | None]:
     window = getattr(config, "sliding_window", None)
     kinds = tuple(getattr(config, "layer_types", None) or ())
     if not kinds:
-        # Without a list the whole model is of one kind. Llama knows no window, whatever its config may carry.
-        windowed = (
-            window is not None
-            and config.model_type != "llama"
-            and getattr(config, "use_sliding_window", True)
-        )
-        kinds = (SLIDING if windowed else FULL,) * config.num_hidden_layers
+        # Without a list all layers are alike. Llama knows no window, whatever its config carries along.
+        windowed = window is not None and getattr(config, "use_sliding_window", True)
+        kinds = (SLIDING if windowed and config.model_type != "llama" else FULL,) * config.num_hidden_layers
     if SLIDING in kinds and window is None:
-        raise TargetError("layer_types names sliding_attention, but the config has no sliding_window")
+        raise TargetError("the config's layer_types name sliding_attention, but it has no sliding_window")
     return kinds, window if SLIDING in kinds else None
 
 
@@ -121,4 +136,4 @@ def _cache_argument(decoder: nn.Module, name: str) -> str:
     for argument in ("cache", "past_key_values"):  # the second is the only name before transformers 5.24
         if argument in parameters:
             return argument
-    raise TargetError(f"{name}: the forward of {type(decoder).__name__} takes no key/value cache")
+    raise TargetError(f"{name}: the forward of its {type(decoder).__name__} takes no key/value cache", BUILT_ALIKE)

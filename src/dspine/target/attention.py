@@ -1,7 +1,7 @@
 """The attention that transformers' layers run through: ours, over the row cache as it lies.
 
-One rule: what the kernel cannot honour is never dropped. A layer that asks for more than scale and mask (logit
-soft cap, attention sinks, position bias, dropout) raises `AttentionUnsupported`, and the target goes back to the
+One rule: what the kernel cannot honour is never dropped. A layer that asks for more than scale and mask (soft
+cap, attention sinks, position bias, dropout) raises `AttentionUnsupported`, and the target goes back to the
 layer's own eager attention.
 """
 

@@ -1,8 +1,8 @@
 """The key/value cache that a transformers model writes into.
 
-One rule: it holds nothing itself. Keys and values lie in a `RowCache`, where a slot is an absolute position, so
-sliding-window layers keep all their slots too and rolling a row back is only a smaller length; windows are the
-mask's business.
+One rule: it holds nothing itself. Keys and values lie in a `RowCache`, where a slot is an absolute position;
+sliding-window layers keep all their slots too, so that rolling a row back is only a smaller length. Windows are
+the mask's business.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from transformers import Cache
 from dspine.kernels.kv import RowCache, Span
 
 
-class TargetCache(Cache):  # type: ignore[misc]
+class TargetCache(Cache):
     """A transformers `Cache` over a `RowCache`.
 
     Args:

@@ -6,15 +6,13 @@ One rule: a fact is read from where the model keeps it, in old and new layouts o
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dspine.errors import TargetError
-
-if TYPE_CHECKING:
-    from dspine.config import TargetFacts
+from dspine.facts import TargetFacts
 
 _ROWS_AT_ONCE = 8192
 
@@ -30,7 +28,7 @@ def rope_theta_of(config: Any) -> float:
     theta = parameters.get("rope_theta", getattr(config, "rope_theta", None))
     if theta is None:
         raise TargetError(
-            f"the config of this {config.model_type} model has neither rope_parameters.rope_theta nor rope_theta",
+            f"the config of this {config.model_type} model has no rope_theta, nor has its rope_parameters",
             "A drafter needs a target with rotary position embeddings.",
         )
     return float(theta)
@@ -38,19 +36,17 @@ def rope_theta_of(config: Any) -> float:
 
 def facts_of(config: Any, vocab_size: int) -> TargetFacts:
     """Sizes of a target with `vocab_size` head rows."""
-    from dspine.config import TargetFacts
-
-    heads = int(config.num_attention_heads)
+    theta, hidden, heads = rope_theta_of(config), int(config.hidden_size), int(config.num_attention_heads)
     return TargetFacts(
-        hidden_size=int(config.hidden_size),
-        intermediate_size=int(config.intermediate_size),
+        hidden_size=hidden,
+        intermediate_size=int(getattr(config, "intermediate_size", None) or 4 * hidden),
         num_layers=int(config.num_hidden_layers),
-        heads=heads,
-        kv_heads=int(getattr(config, "num_key_value_heads", None) or heads),
-        head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // heads),
+        num_attention_heads=heads,
+        num_key_value_heads=int(getattr(config, "num_key_value_heads", None) or heads),
+        head_dim=int(getattr(config, "head_dim", None) or hidden // heads),
         vocab_size=vocab_size,
         rms_norm_eps=float(getattr(config, "rms_norm_eps", 1e-6)),
-        rope_theta=rope_theta_of(config),
+        rope_theta=theta,
         max_position_embeddings=int(config.max_position_embeddings),
     )
 
@@ -67,12 +63,27 @@ def end_ids(model: Any, tokenizer: Any) -> frozenset[int]:
 
 def readable_ids(tokenizer: Any) -> int:
     """One past the highest id that the tokenizer has a token for."""
-    return max(tokenizer.get_vocab().values()) + 1
+    vocabulary: dict[str, int] = tokenizer.get_vocab()
+    return max(vocabulary.values()) + 1
+
+
+def context_limit_of(config: Any) -> int:
+    """Number of positions that can be used with one set of rotary frequencies.
+
+    "longrope" changes all frequencies once a sequence outgrows the original length, which would make a cached key,
+    and so a row's output, depend on what is decoded later or beside it.
+    """
+    limit = int(config.max_position_embeddings)
+    parameters = getattr(config, "rope_parameters", None) or {}
+    if parameters.get("rope_type") == "longrope":
+        limit = min(limit, int(parameters.get("original_max_position_embeddings") or limit))
+    return limit
 
 
 def digest_rows(weight: Tensor) -> str:
     """sha256 (hex) over the rows of `weight` (V, d) cast to bfloat16."""
     digest = hashlib.sha256()
-    for rows in weight.detach().split(_ROWS_AT_ONCE):
-        digest.update(rows.to(torch.bfloat16).contiguous().view(torch.int16).cpu().numpy().tobytes())
+    for first in range(0, len(weight), _ROWS_AT_ONCE):
+        rows = weight[first : first + _ROWS_AT_ONCE].detach().to(torch.bfloat16)
+        digest.update(rows.contiguous().view(torch.int16).cpu().numpy().tobytes())
     return digest.hexdigest()

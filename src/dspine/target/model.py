@@ -1,36 +1,35 @@
 """The frozen target model: tokens in; final hidden states, tapped features and logits out.
 
 One rule: `forward` is the only way through the model, for prefill, plain decoding and verification alike, so
-that all of them compute the same numbers. Conventions: `hidden` is normed (what the head reads), layer id k is the
-output of decoder layer k, a slot of the cache is an absolute position.
+that all of them compute the same numbers. Conventions: `hidden` is normed (what the head reads), layer id k is
+the output of decoder layer k, a slot of the cache is an absolute position.
 Source: DSpine (arXiv 2609.36173), target features; layer ids as in published checkpoints.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from dspine.errors import TargetError
+from dspine.facts import TargetFacts
 from dspine.kernels.kv import Span
-from dspine.target import attention
+from dspine.target import attention, selfcheck
 from dspine.target.anatomy import FULL, SLIDING, Anatomy, examine
 from dspine.target.cache import TargetCache
-from dspine.target.describe import digest_rows, end_ids, facts_of, readable_ids
+from dspine.target.describe import context_limit_of, digest_rows, end_ids, facts_of, readable_ids
 from dspine.target.taps import Taps, concatenate
-
-if TYPE_CHECKING:
-    from dspine.config import TargetFacts
 
 
 @dataclass(frozen=True)
 class TargetOutput:
-    """`hidden` (B, T, d), final-normed; `features` (B, T, len(taps)·d) in the order of the taps, None without."""
+    """`hidden` (B, T, d), final-normed; `features` (B, T, len(taps)·d) in the order of the taps, or None."""
 
     hidden: Tensor
     features: Tensor | None
@@ -61,19 +60,16 @@ class Target:
         self._taps = Taps(self._parts.layers)
         config = self._parts.config
         self.embedding: nn.Module = self._parts.embedding
-        self.device: torch.device = self.embedding.weight.device
-        self.dtype: torch.dtype = self.embedding.weight.dtype
+        self.device: torch.device = self._parts.embedding_rows.device
+        self.dtype: torch.dtype = self._parts.embedding_rows.dtype
         self.hidden_size = int(config.hidden_size)
         self.num_layers = len(self._parts.layers)
-        self.vocab_size = int(
-            getattr(self._parts.head, "out_features", 0) or self._parts.head.weight.shape[0]
-        )
-        self.decodable = min(readable_ids(tokenizer), self.vocab_size, self.embedding.weight.shape[0])
-        self.context_limit = int(config.max_position_embeddings)
+        self.vocab_size = self._parts.head_rows
+        self.decodable = min(readable_ids(tokenizer), self.vocab_size, len(self._parts.embedding_rows))
+        self.context_limit = context_limit_of(config)
         self.eos_ids = end_ids(model, tokenizer)
-        self._mixed = len(set(self._parts.kinds)) > 1
+        self._windows: dict[str, int | None] = {FULL: None, SLIDING: self._parts.window}
         self._additive_masks = False
-        self._windows = {FULL: None, SLIDING: self._parts.window}
         self._settle_attention()
 
     @property
@@ -92,8 +88,8 @@ class Target:
         if not isinstance(weight, Tensor) or not weight.is_floating_point() or weight.ndim != 2:
             found = weight.dtype if isinstance(weight, Tensor) else "no weight"
             raise TargetError(
-                f"the language-model head of {self.name} is a {type(self._parts.head).__name__} with {found}: "
-                "a drafter needs its rows as floating-point numbers",
+                f"the head of {self.name} is a {type(self._parts.head).__name__} with {found}: a drafter needs "
+                "its rows as floating-point numbers",
                 "Load the target with an unquantised lm_head.",
             )
         return weight
@@ -139,28 +135,61 @@ class Target:
         logits: Tensor = self._parts.head(hidden)
         return logits if self._parts.known else _after_head(logits, self._parts.config)
 
-    def _masks(self, span: Span) -> Tensor | dict[str, Tensor]:
-        if not self._mixed:
-            return self._mask(span, self._windows[self._parts.kinds[0]])
+    def _masks(self, span: Span) -> Tensor | dict[str, Tensor | None] | None:
+        kinds = set(self._parts.kinds)
+        if len(kinds) == 1:
+            return self._mask(span, self._windows[kinds.pop()])
         return {kind: self._mask(span, window) for kind, window in self._windows.items()}
 
-    def _mask(self, span: Span, window: int | None) -> Tensor:
+    def _mask(self, span: Span, window: int | None) -> Tensor | None:
         visible = span.causal_mask(self.device, window)
-        if visible is None:
-            # Explicit all the same: models take None as "build the mask yourself".
-            visible = torch.ones(1, 1, 1, span.limit, dtype=torch.bool, device=self.device)
         if not self._additive_masks:
             return visible
-        hidden = torch.full((), torch.finfo(self.dtype).min, dtype=self.dtype, device=self.device)
-        return torch.where(visible, hidden.new_zeros(()), hidden)
+        # The layers' own attention adds its mask to the scores; a boolean one would be added as 0 and 1.
+        if visible is None:
+            return torch.zeros(1, 1, 1, span.limit, dtype=self.dtype, device=self.device)
+        lowest = torch.finfo(self.dtype).min
+        return torch.zeros(visible.shape, dtype=self.dtype, device=self.device).masked_fill_(~visible, lowest)
 
     def _settle_attention(self) -> None:
-        """Choose the grouped kernel if the model can use it, else the layers' own eager attention."""
-        settable = type(self.model)._can_set_attn_implementation()
+        """Take the grouped kernel if the model can use it, else the attention that its layers bring along."""
+        settable: bool = type(self.model)._can_set_attn_implementation()
+        self._additive_masks = not settable
         if settable:
             self.model.set_attn_implementation(attention.NAME)
-        # Attention that is not ours adds its mask to the scores: a boolean one would be added as 0 and 1.
-        self._additive_masks = not settable
+        if self._parts.known:
+            return
+        try:
+            self._check()
+        except attention.AttentionUnsupported:
+            self.model.set_attn_implementation("eager")
+            self._additive_masks = True
+            self._check()
+
+    def _check(self) -> None:
+        cache = self.new_cache(2)
+        ids = selfcheck.probe_ids(self.decodable, self.device)
+        with self._narrowed(selfcheck.WINDOW):
+            selfcheck.check(
+                self.name,
+                self.model,
+                lambda new, span: self.logits(self.forward(new, cache, span).hidden),
+                ids,
+                self.dtype,
+            )
+
+    @contextmanager
+    def _narrowed(self, window: int) -> Iterator[None]:
+        """Sliding layers see only `window` slots meanwhile, in our masks and in those that the model builds."""
+        if self._parts.window is None:
+            yield
+            return
+        config, own = self._parts.config, self._parts.window
+        config.sliding_window = self._windows[SLIDING] = window
+        try:
+            yield
+        finally:
+            config.sliding_window = self._windows[SLIDING] = own
 
 
 def _after_head(logits: Tensor, config: Any) -> Tensor:

@@ -1,6 +1,6 @@
 """Reading decoder layers while the model runs.
 
-One rule: layer id k is the *output* of decoder layer k, counted from 0; what leaves the last layer is not a feature.
+One rule: layer id k is the *output* of decoder layer k, counted from 0; the last layer is never a feature.
 Hooks stay on the layers once they were tapped, but record only inside `recording()` of the same thread, so
 nothing is copied that nobody asked for and nothing stale survives an error.
 Source: DSpine (arXiv 2609.36173), target features; the ids are those of `target_layer_ids` in a checkpoint.
@@ -30,7 +30,7 @@ def check_taps(taps: Sequence[int], layers: int) -> None:
     if bad:
         raise TargetError(
             f"target_layer_ids {list(taps)}: {', '.join(map(str, bad))} outside 0..{layers - 2} "
-            f"(the target has {layers} layers, and the last one is never a feature: what follows it is normed)",
+            f"(the target has {layers} layers; the last one is never a feature, as its output is final-normed)",
             "Count layers from 0: id k is the output of decoder layer k.",
         )
     if len(set(taps)) != len(taps):
