@@ -20,7 +20,7 @@ from tests.checkpoint.folders import (
     same_proposal,
     to_split,
 )
-from tests.support.tiny_target import tiny_target
+from tests.support.tiny_target import THINKING_TEMPLATE, tiny_target
 
 from dspine.checkpoint import (
     CheckpointWarning,
@@ -246,3 +246,11 @@ def test_a_mask_id_beyond_the_tokenizer_but_inside_the_embedding(target: Target,
     check_mask_token(target.vocab_size - 1, target)
     save_drafter(drafter, tmp_path / "out", target=target, training={}, dtype=torch.float32)
     assert same_proposal(drafter, load_drafter(tmp_path / "out", target))
+
+
+@pytest.mark.parametrize("thinking", [False, True])
+def test_the_same_template_and_mode_do_not_warn(thinking: bool, tmp_path: Path) -> None:
+    target = tiny_target(chat_template=THINKING_TEMPLATE)
+    save_drafter(random_drafter(target), tmp_path / "out", target=target, training={}, thinking=thinking)
+    load_drafter(tmp_path / "out", target, thinking=thinking)
+    load_drafter(tmp_path / "out", target)  # not known: nothing to say

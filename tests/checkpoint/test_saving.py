@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from tests.checkpoint.folders import TRAINING, proposal, random_drafter, snapshot
-from tests.support.tiny_target import BOS, EOS, MASK
+from tests.support.tiny_target import BOS, MASK
 
 from dspine import __version__
 from dspine.checkpoint import drafter_digest, find_drafter, load_drafter, read_config, save_drafter, saving
@@ -47,7 +46,7 @@ def test_config_follows_the_published_schema(own: Path, specforge: Path, target:
         "is_causal": True,
         "dtype": "float32",
         "bos_token_id": BOS,
-        "eos_token_id": EOS,
+        "eos_token_id": sorted(target.eos_ids),
         "dflash_config": {"mask_token_id": MASK, "target_layer_ids": [1, 3, 4], "causal": True},
         "dspine_config": {
             "transfer_rank": 16,
@@ -143,13 +142,6 @@ def test_no_space_left(own: Path, target: Target, drafter: DSpine) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert snapshot(own) == before
     assert _others(own) == []
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_no_permission(tmp_path: Path, target: Target, drafter: DSpine) -> None:
-    (tmp_path / "locked").mkdir(mode=0o500)
-    with pytest.raises(CheckpointError, match="could not be written"):
-        save_drafter(drafter, tmp_path / "locked" / "out", target=target, training={})
 
 
 def test_a_parent_that_is_a_file(tmp_path: Path, target: Target, drafter: DSpine) -> None:

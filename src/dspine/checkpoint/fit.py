@@ -87,14 +87,12 @@ def check_mask_token(mask: int, target: Target) -> None:
 
 
 def _rendered(target: Target) -> Iterator[list[int]]:
-    """Token ids of the chat template at work; nothing for a target without one."""
-    if template_digest(target) is None:
-        return
+    """Token ids of the chat template at work."""
     for turns, thinking in product(_CONVERSATIONS, (False, True)):
         try:
             yield render(target, [{"role": role, "content": text} for role, text in turns], thinking=thinking)
         except DspineError:
-            continue  # templates may refuse a system message
+            continue  # no template, no thinking flag in it, or no system messages
 
 
 def warnings_of(config: CheckpointConfig, target: Target, thinking: bool | None) -> Iterator[str]:
@@ -108,7 +106,7 @@ def warnings_of(config: CheckpointConfig, target: Target, thinking: bool | None)
     record = config.target
     if record is None:
         return
-    if record.template_sha256 != template_digest(target):
+    if record.template_sha256 != template_digest(target, thinking=record.thinking):
         yield (
             f"{config.folder}: trained with another chat template than {target.name} has now; acceptance may be far "
             "lower. Use the template of the training run."

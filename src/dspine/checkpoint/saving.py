@@ -189,7 +189,7 @@ def _config(
             "target": {
                 "name": target.name,
                 "head_sha256": target.head_digest,
-                "template_sha256": template_digest(target),
+                "template_sha256": template_digest(target, thinking=thinking),
                 "thinking": thinking,
             },
             "training": dict(training),
