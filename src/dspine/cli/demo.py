@@ -28,7 +28,7 @@ def demo(
 
     if prompts > len(PROMPTS):
         raise typer.BadParameter(f"the demo has {len(PROMPTS)} prompts")
-    chosen = choose_drafter(target, drafter, no_drafter=False)
+    chosen = choose_drafter(target, drafter)
     if chosen is None:
         raise typer.BadParameter(f"the demo needs a drafter and none is shipped for {target}: name one with --drafter")
     models = open_models(target, chosen)

@@ -65,6 +65,10 @@ def generate(
 
         dspine generate "def fibonacci(n):" --raw --stop "def " --profile
     """
+    if raw and (system or thinking):
+        raise typer.BadParameter("--raw uses no chat template, so --system and --thinking say nothing")
+    chosen = choose_drafter(target, drafter, no_drafter)
+    text = o.read_prompt(prompt)
     params = o.sampling_params(
         temperature=temperature,
         top_k=top_k,
@@ -79,11 +83,9 @@ def generate(
         stop=tuple(stop or ()),
         ignore_eos=ignore_eos,
     )
-    if raw and (system or thinking):
-        raise typer.BadParameter("--raw uses no chat template, so --system and --thinking say nothing")
-    text = o.read_prompt(prompt)
-    chosen = choose_drafter(target, drafter, no_drafter)
     models = open_models(target, chosen, dtype=dtype, device=device, thinking=None if raw else thinking)
+    if chosen is None and not no_drafter:
+        note(f"no drafter is shipped for {target}: decoding plainly; name one with --drafter")
     ids = _encode(models.target, text, system, raw, thinking)
 
     from dspine.answer import follow

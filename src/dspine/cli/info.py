@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from dspine.cli import options as o
-from dspine.cli.console import note, print_json, results, waiting
+from dspine.cli.console import answer, note, print_json, waiting
 from dspine.cli.models import SHIPPED_FOR
 
 
@@ -47,7 +46,7 @@ def info(
     if as_json:
         print_json({"kind": kind.value, "name": name, **facts})
     else:
-        results().print(_table(f"{kind.value} {name}", facts))
+        answer(_lines({"kind": kind.value, "name": name, **facts}))
 
 
 def _kind(name: str) -> Kind:
@@ -118,13 +117,15 @@ def _recipe(name: str) -> dict[str, Any]:
     return read_recipe(name).model_dump(mode="json")
 
 
-def _table(title: str, facts: dict[str, Any]) -> Table:
-    """Facts, one a line; those of a section are written section.key."""
-    table = Table("what", "value", title=title, title_justify="left")
-    for key, value in _flat(facts):
-        if value not in (None, (), [], {}):
-            table.add_row(key, ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value))
-    return table
+def _lines(facts: dict[str, Any]) -> str:
+    """Facts, one a line; those of a section are written section.key, and what is empty is left out."""
+    rows = [(key, value) for key, value in _flat(facts) if value not in (None, "", (), [])]
+    width = max(len(key) for key, _ in rows)
+    return "".join(f"{key:<{width}}  {_text(value)}\n" for key, value in rows)
+
+
+def _text(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _flat(facts: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

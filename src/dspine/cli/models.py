@@ -42,19 +42,15 @@ class Models:
         }
 
 
-def choose_drafter(target: str, drafter: str | None, no_drafter: bool) -> str | None:
+def choose_drafter(target: str, drafter: str | None, no_drafter: bool = False) -> str | None:
     """The drafter to load: the one named, the one shipped for the target, or None for plain decoding.
 
     Raises:
         typer.BadParameter: a drafter named and refused at once.
     """
-    if no_drafter:
-        if drafter is not None:
-            raise typer.BadParameter("--no-drafter and --drafter exclude each other")
-        return None
-    if drafter is None and target not in SHIPPED_FOR:
-        note(f"No drafter is shipped for {target}: decoding plainly. Name one with --drafter.")
-    return drafter or SHIPPED_FOR.get(target)
+    if no_drafter and drafter is not None:
+        raise typer.BadParameter("--no-drafter and --drafter exclude each other")
+    return None if no_drafter else drafter or SHIPPED_FOR.get(target)
 
 
 def open_models(
