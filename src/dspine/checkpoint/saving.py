@@ -26,7 +26,7 @@ from dspine.checkpoint.record import CONFIG, FORMAT_VERSION, VocabularyRecord
 from dspine.checkpoint.schema import file_name, parameter_shapes
 from dspine.checkpoint.split import TRANSFER
 from dspine.checkpoint.vocabulary import VOCABULARY, write_vocabulary
-from dspine.checkpoint.weights import INDEX, WEIGHTS
+from dspine.checkpoint.weights import INDEX, WEIGHTS, is_finite
 from dspine.errors import CheckpointError
 from dspine.target.chat import template_digest
 
@@ -124,7 +124,7 @@ def _check_replaceable(folder: Path) -> None:
 def _trained(drafter: DSpine, dtype: torch.dtype) -> dict[str, Tensor]:
     state = {file_name(name): tensor for name, tensor in drafter.state_dict().items()}
     trained = {name: state[name].detach() for name in parameter_shapes(drafter.config)}
-    poisoned = [name for name, tensor in trained.items() if not bool(torch.isfinite(tensor).all())]
+    poisoned = [name for name, tensor in trained.items() if not is_finite(tensor)]
     if poisoned:
         raise CheckpointError(
             f"not saved: NaN or infinity in {', '.join(poisoned)}",
