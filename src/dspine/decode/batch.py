@@ -1,0 +1,247 @@
+"""The active rows of an engine, and one round for all of them.
+
+One rule: active rows are rows 0..n-1 of the caches, so a batch is a slice and never a gather; where a row ends, the
+last one moves into its place. Source: DSpine (arXiv 2609.36173), section on speculative decoding.
+
+A round with anchor at position s of each row: draft M candidates for s+1..s+M; run anchor and candidates through the
+target at slots s..s+M; judge; the a candidates that stand and the target's own token become x_{s+1}..x_{s+a+1}; the
+drafter observes the features of slots s..s+a. Then s' = s+a+1 is the number of slots in both caches again, one less
+than the number of tokens: the new anchor has neither key nor feature yet.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dspine.decode.judge import Mixture, Ruling, judge
+from dspine.decode.noise import uniform_rows
+from dspine.decode.rows import Row
+from dspine.drafter.proposal import Drafter, Proposal
+from dspine.kernels.kv import RowCache, Span
+from dspine.stages import stage
+from dspine.target.cache import TargetCache
+from dspine.target.model import Target
+
+KEPT_SLOTS = 1024  # an idle batch whose caches grew beyond this lets them go
+
+
+class Batch:
+    """Rows in progress with their caches.
+
+    Args:
+        target, drafter: the models; without a drafter M is 0.
+        capacity: most rows.
+        prefill_chunk: most prompt tokens a row in one forward.
+    """
+
+    def __init__(self, target: Target, drafter: Drafter | None, *, capacity: int, prefill_chunk: int) -> None:
+        self.rows: list[Row] = []
+        self.capacity = capacity
+        self._target = target
+        self._drafter = drafter
+        self._chunk = prefill_chunk
+        self._candidates = 0 if drafter is None else drafter.candidates
+        self._mixture: Mixture | None = None
+        self._renew()
+
+    @property
+    def free(self) -> int:
+        return self.capacity - len(self.rows)
+
+    @property
+    def bytes(self) -> int:
+        """Storage of both caches."""
+        return self._cache.rows.bytes + (0 if self._context is None else self._context.bytes)
+
+    # ---------------------------------------------------------------- the three things it does
+
+    @torch.inference_mode()
+    def admit(self, rows: Sequence[Row]) -> None:
+        """Prefill the prompts of new rows together, and give each its first token, which belongs to no round."""
+        first = len(self.rows)
+        # Longest first: the rows that still have prompt tokens left are then a slice at every chunk.
+        rows = sorted(rows, key=lambda row: -len(row.tokens))
+        for row in rows:
+            row.drafting = self._within_range(row, len(row.tokens))
+        with stage("prefill"):
+            hidden = self._prefill(first, rows)
+        nothing = Proposal(torch.empty((len(rows), 0), dtype=torch.int64, device=hidden.device))
+        rulings = judge(self._target, rows, self._mixed(rows), hidden, nothing, [0] * len(rows))
+        for row, ruling in zip(rows, rulings, strict=True):
+            if row.finish is None:
+                row.take(ruling.tokens, ruling.logprobs)
+        self.rows.extend(rows)
+        self._mixture = None
+
+    @torch.inference_mode()
+    def advance(self) -> None:
+        """Run one round."""
+        rows = self.rows
+        self._check()
+        self._leave_range()
+        starts = [row.position for row in rows]
+        room = [row.room(self._candidates) for row in rows]
+        anchors = torch.tensor([row.tokens[-1] for row in rows], device=self._target.device)
+        proposal = self._propose(anchors, max(room))
+        with stage("verify/forward"):
+            ids = torch.cat((anchors[:, None], proposal.tokens), dim=1)  # (B, M+1)
+            out = self._target.forward(ids, self._cache, Span(0, tuple(starts), ids.shape[1]), self._taps())
+        rulings = judge(self._target, rows, self._mixed(rows), out.hidden, proposal, room)
+        with stage("commit/observe"):
+            self._observe(starts, out.features, rulings)
+        with stage("commit/text"):
+            for index, (row, ruling) in enumerate(zip(rows, rulings, strict=True)):
+                if row.finish is None:  # else it was ended while the round ran: nothing of the round is kept
+                    self._cache.rows.commit(index, starts[index] + ruling.accepted + 1)
+                    kept = row.take(ruling.tokens, ruling.logprobs)
+                    row.record(room[index], ruling.accepted, kept)
+        self._check()
+
+    @torch.inference_mode()  # the caches are made in this mode, so their rows must move in it
+    def sweep(self) -> list[Row]:
+        """Take out the rows that have ended and close the gaps."""
+        ended = []
+        for index in reversed(range(len(self.rows))):
+            if self.rows[index].finish is not None:
+                ended.append(self.rows[index])
+                self._close_gap(index)
+        if ended:
+            self._mixture = None
+        if not self.rows and self._cache.rows.capacity > KEPT_SLOTS:
+            self._renew()
+        return ended
+
+    def settle(self) -> None:
+        """Set the caches' lengths to what the rows' tokens say: where an interrupted round leaves everything."""
+        for index, row in enumerate(self.rows):
+            self._cache.rows.commit(index, row.position)
+            if self._context is not None:
+                self._context.commit(index, row.position if row.drafting else 0)
+
+    # ---------------------------------------------------------------- parts of a round
+
+    def _prefill(self, first: int, rows: Sequence[Row]) -> Tensor:
+        """Run prompts, longest first, in chunks of right-padded rows; returns the last hidden states, (B, 1, d).
+
+        Padding lies behind a row's last token, where a later token overwrites it before anything sees it.
+        """
+        ends = [len(row.tokens) for row in rows]
+        last: list[Tensor] = []  # shortest row first: rows end from the back
+        for start in range(0, ends[0], self._chunk):
+            live = sum(end > start for end in ends)
+            counts = [min(self._chunk, end - start) for end in ends[:live]]
+            padded = [row.tokens[start : start + counts[0]] for row in rows[:live]]
+            padded = [tokens + [0] * (counts[0] - len(tokens)) for tokens in padded]
+            ids = torch.tensor(padded, device=self._target.device)
+            taps = () if self._drafter is None else self._drafter.target_layer_ids
+            out = self._target.forward(ids, self._cache, Span(first, (start,) * live, counts[0]), taps)
+            self._observe_prompt(first, start, rows, out.features, counts)
+            done = [index for index in range(live) if ends[index] <= start + self._chunk]
+            last.extend(out.hidden[index, counts[index] - 1] for index in reversed(done))
+        for index, end in enumerate(ends):
+            self._cache.rows.commit(first + index, end)
+        return torch.stack(last[::-1]).unsqueeze(1)
+
+    def _observe_prompt(
+        self, first: int, start: int, rows: Sequence[Row], features: Tensor | None, counts: Sequence[int]
+    ) -> None:
+        if self._drafter is None or self._context is None or features is None:
+            return
+        # Prompts beyond the drafter's range are the longest, so they are the first rows: the others are a slice.
+        skipped = sum(not row.drafting for row in rows[: len(counts)])
+        for index in range(skipped):
+            self._context.commit(first + index, 0)
+        if counts[skipped:]:
+            span = Span(first + skipped, (start,) * (len(counts) - skipped), counts[skipped])
+            self._drafter.observe(self._context, span, features[skipped:, : counts[skipped]], counts[skipped:])
+
+    def _propose(self, anchors: Tensor, width: int) -> Proposal:
+        """Draft a whole block a row, and keep its first `width` places; nothing is drafted if that is 0."""
+        if self._drafter is None or self._context is None or width == 0:
+            return Proposal(anchors.new_empty((len(anchors), 0)))
+        law, uniforms = self._mixed(self.rows).law, None
+        if not law.greedy:
+            seeds = [row.request.seed or 0 for row in self.rows]
+            positions = [row.position + 1 for row in self.rows]
+            uniforms = uniform_rows(seeds, "draft", positions, self._candidates, anchors.device)
+        proposal = self._drafter.propose(self._context, 0, anchors, law, uniforms)
+        if width == self._candidates:
+            return proposal
+        return Proposal(
+            tokens=proposal.tokens[:, :width],
+            support=None if proposal.support is None else proposal.support[:, :width],
+            probs=None if proposal.probs is None else proposal.probs[:, :width],
+        )
+
+    def _observe(self, starts: Sequence[int], features: Tensor | None, rulings: Sequence[Ruling]) -> None:
+        """Show the drafter the anchor and the candidates that stood. A row that is not drafted keeps no context."""
+        if self._drafter is None or self._context is None or features is None:
+            return
+        pairs = list(zip(self.rows, rulings, strict=True))
+        counts = [ruling.accepted + 1 if row.drafting else 0 for row, ruling in pairs]
+        begins = tuple(start if row.drafting else 0 for row, start in zip(self.rows, starts, strict=True))
+        span = Span(0, begins, max(counts))
+        self._drafter.observe(self._context, span, features[:, : span.width], counts)
+
+    # ---------------------------------------------------------------- housekeeping
+
+    def _taps(self) -> tuple[int, ...]:
+        drafting = any(row.drafting for row in self.rows)
+        return self._drafter.target_layer_ids if self._drafter is not None and drafting else ()
+
+    def _mixed(self, rows: Sequence[Row]) -> Mixture:
+        """How rows draw; made once for the active rows, until others come or go."""
+        if rows is not self.rows:
+            return Mixture.of(rows, self._target.device)
+        if self._mixture is None:
+            self._mixture = Mixture.of(rows, self._target.device)
+        return self._mixture
+
+    def _within_range(self, row: Row, anchor: int) -> bool:
+        """Whether a block with that anchor lies inside the drafter's positions; a warning if it should but does not."""
+        if self._drafter is None:
+            return False
+        inside = anchor + self._candidates < self._drafter.max_positions
+        if not inside and row.remaining > self._candidates:
+            warnings.warn(
+                f"request {row.request.id} goes beyond the {self._drafter.max_positions} positions of the drafter; "
+                "it continues without drafts, with the same output",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return inside
+
+    def _leave_range(self) -> None:
+        """Stop drafting for rows whose block would end beyond the drafter's positions."""
+        for index, row in enumerate(self.rows):
+            if row.drafting and self._context is not None and not self._within_range(row, row.position):
+                row.drafting = False
+                self._context.commit(index, 0)
+
+    def _close_gap(self, index: int) -> None:
+        last = len(self.rows) - 1
+        if index != last:
+            self._cache.rows.move(last, index)
+            if self._context is not None:
+                self._context.move(last, index)
+            self.rows[index] = self.rows[last]
+        self.rows.pop()
+
+    def _renew(self) -> None:
+        """Empty caches; they take storage when something is written."""
+        self._cache: TargetCache = self._target.new_cache(self.capacity)
+        self._context: RowCache | None = None if self._drafter is None else self._drafter.new_cache(self.capacity)
+
+    def _check(self) -> None:
+        """The invariant between rounds: target_len == context_len == s, len(tokens) == s + 1."""
+        for index, row in enumerate(self.rows):
+            if row.finish is None:
+                held = self._cache.rows.lengths[index]
+                assert held == row.position, f"row {index}: {held} target slots, anchor at {row.position}"
+                if self._context is not None and row.drafting:
+                    seen = self._context.lengths[index]
+                    assert seen == row.position, f"row {index}: {seen} context slots, anchor at {row.position}"

@@ -1,0 +1,224 @@
+"""Decoding requests in ragged batches, with a drafter or without.
+
+One rule: what a request gets depends on its prompt, its parameters and its seed, never on what else is in the
+batch, in which order requests came, or which of them were aborted. The engine knows token ids; chat templates are the
+caller's.
+
+    engine = Engine(target, drafter)
+    [answer] = engine.generate([prompt_ids], SamplingParams(max_new_tokens=64))
+
+When something raises inside a step:
+
+* a request's own logits processor: that request ends with finish reason "error" and its exception in
+  `Update.error`, the others go on (`generate` and `stream` raise it to their caller, and abort what else they had
+  asked for);
+* anything else leaves `step` as it is. Every row then stands at its last committed token and requests that were being
+  prefilled are back in the queue: the next step goes on from there, with the same results.
+
+An engine belongs to one thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from dspine.decode.batch import Batch
+from dspine.decode.records import Completion, Update
+from dspine.decode.request import Request
+from dspine.decode.rows import Row
+from dspine.decode.sampling import SamplingParams
+from dspine.drafter.proposal import Drafter
+from dspine.errors import ConfigError, RequestError
+from dspine.target.model import Target
+from dspine.target.taps import check_taps
+
+
+class Engine:
+    """A target, a drafter, and the requests that are on their way.
+
+    Args:
+        target: the model whose output this is.
+        drafter: proposes candidates; None decodes one token a round, through the same code.
+        max_batch: most requests in progress at once; others wait, first come, first served.
+        prefill_chunk: most prompt tokens of a request in one forward.
+
+    Raises:
+        ConfigError: max_batch or prefill_chunk below 1.
+        TargetError: the drafter taps layers that the target does not have.
+    """
+
+    def __init__(
+        self, target: Target, drafter: Drafter | None = None, *, max_batch: int = 8, prefill_chunk: int = 256
+    ) -> None:
+        for name, value in (("max_batch", max_batch), ("prefill_chunk", prefill_chunk)):
+            if value < 1:
+                raise ConfigError(f"{name} is {value}", "give at least 1")
+        if drafter is not None:
+            check_taps(drafter.target_layer_ids, target.num_layers)
+        self._target = target
+        self._batch = Batch(target, drafter, capacity=max_batch, prefill_chunk=prefill_chunk)
+        self._queue: deque[Request] = deque()
+        self._live: dict[int, Row] = {}  # rows in progress, those being prefilled included
+        self._mail: dict[int, deque[Update]] = {}  # where updates of a running `generate` or `stream` go
+        self._loose: list[Update] = []  # updates of all other requests, for `step`
+        self._next_id = 0
+        self._stepping = False
+
+    @property
+    def pending(self) -> int:
+        """Requests that have not ended yet."""
+        return len(self._queue) + len(self._live)
+
+    @property
+    def bytes(self) -> int:
+        """Storage of the caches, in bytes."""
+        return self._batch.bytes
+
+    # ---------------------------------------------------------------- requests one by one
+
+    def add(self, prompt: Sequence[int], params: SamplingParams | None = None) -> int:
+        """Queue a request and return its id; `step` works on it.
+
+        Raises:
+            RequestError: a prompt or parameters that cannot be honoured.
+        """
+        request = self._request(prompt, params)
+        self._queue.append(request)
+        return request.id
+
+    def step(self) -> list[Update]:
+        """Prefill the requests that wait, if there is a free row, else run one round of all rows.
+
+        Returns:
+            what became of the requests made by `add`, in no particular order. The last update of a request has its
+            completion; one that was aborted gets no update.
+        """
+        self._turn()
+        updates, self._loose = self._loose, []
+        return updates
+
+    def abort(self, request_id: int) -> Completion | None:
+        """End a request, at any time, and free its row.
+
+        Returns:
+            what it had got so far, with finish reason "abort"; None if there is no such request or it has ended.
+        """
+        row = self._live.get(request_id)
+        if row is None:
+            request = next((r for r in self._queue if r.id == request_id), None)
+            if request is None:
+                return None
+            self._queue.remove(request)
+            row = Row(request, self._target.tokenizer, drafting=False)
+        if row.finish is not None:
+            return None
+        row.end("abort")
+        self._live.pop(request_id, None)
+        if not self._stepping:  # else the step that runs takes the row out at its end
+            self._batch.sweep()
+        update = row.update()
+        self._loose = [waiting for waiting in self._loose if waiting.request_id != request_id]
+        if update is not None and request_id in self._mail:
+            self._mail[request_id].append(update)
+        return None if update is None else update.completion
+
+    # ---------------------------------------------------------------- whole answers
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams | Sequence[SamplingParams] | None = None
+    ) -> list[Completion]:
+        """Answer prompts, all of them, in their order.
+
+        Args:
+            prompts: token ids of each prompt.
+            params: for all, or one for each; None is greedy with the defaults.
+
+        Raises:
+            RequestError: a prompt or parameters that cannot be honoured; nothing is run then.
+            Exception: what a request's own logits processor raised.
+        """
+        each = [params] * len(prompts) if params is None or isinstance(params, SamplingParams) else list(params)
+        if len(each) != len(prompts):
+            raise RequestError(f"{len(each)} parameter sets for {len(prompts)} prompts", "give one, or one for each")
+        requests = [self._request(prompt, own) for prompt, own in zip(prompts, each, strict=True)]
+        ended = {u.request_id: u.completion for u in self._deliver(requests) if u.completion is not None}
+        return [ended[request.id] for request in requests]
+
+    def stream(self, prompt: Sequence[int], params: SamplingParams | None = None) -> Iterator[Update]:
+        """Answer a prompt piece by piece; the last update has the completion. Closing the iterator aborts the request.
+
+        Several streams, and requests made by `add`, may run side by side: whoever asks for more moves all of them on.
+
+        Raises:
+            RequestError: at once, for a prompt or parameters that cannot be honoured.
+        """
+        return self._deliver([self._request(prompt, params)])
+
+    # ---------------------------------------------------------------- inside
+
+    def _request(self, prompt: Sequence[int], params: SamplingParams | None) -> Request:
+        request = Request.checked(self._next_id, prompt, params or SamplingParams(), self._target)
+        self._next_id += 1
+        return request
+
+    def _deliver(self, requests: Sequence[Request]) -> Iterator[Update]:
+        """Queue requests and yield their updates until all have ended; whatever stops this ends them."""
+        mail: deque[Update] = deque()
+        waiting = {request.id for request in requests}
+        self._mail.update((number, mail) for number in waiting)
+        self._queue.extend(requests)
+        try:
+            while waiting:
+                while not mail:
+                    self._turn()
+                update = mail.popleft()
+                if update.error is not None:
+                    raise update.error
+                if update.finished:
+                    waiting.remove(update.request_id)
+                yield update
+        finally:
+            for request in requests:
+                self._mail.pop(request.id, None)
+                self.abort(request.id)
+
+    def _turn(self) -> None:
+        """One prefill or one round, and the updates that come of it to whom they belong."""
+        if self._stepping:
+            raise RuntimeError("the engine is inside a step already, and cannot be stepped from within")
+        self._stepping = True
+        try:
+            if self._queue and self._batch.free:
+                self._admit()
+            elif self._batch.rows:
+                self._batch.advance()
+        except BaseException:
+            self._batch.settle()
+            raise
+        finally:
+            self._stepping = False
+            self._batch.sweep()
+        self._post()
+
+    def _admit(self) -> None:
+        """Give the free rows to the requests that have waited longest."""
+        requests = [self._queue.popleft() for _ in range(min(self._batch.free, len(self._queue)))]
+        rows = [Row(request, self._target.tokenizer, drafting=False) for request in requests]
+        self._live.update((row.request.id, row) for row in rows)
+        try:
+            self._batch.admit(rows)
+        except BaseException:
+            again = [row.request for row in rows if row.finish is None]
+            self._queue.extendleft(reversed(again))
+            for request in again:
+                del self._live[request.id]
+            raise
+
+    def _post(self) -> None:
+        for number, row in list(self._live.items()):
+            update = row.update()
+            if row.finish is not None:
+                del self._live[number]
+            if update is not None:
+                self._mail.get(number, self._loose).append(update)

@@ -1,0 +1,176 @@
+"""From the target's hidden states to what each row of a batch keeps of its block.
+
+One rule: greedy and sampled rows, drafted and plain ones, the first token and the thousandth take this one path; with
+M = 0 candidates it is plain decoding. Only logits and their argmax are as wide as the vocabulary for a greedy row.
+Source: DSpine (arXiv 2609.36173), section on speculative decoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dspine.decode.noise import uniform_rows
+from dspine.decode.processors import mask_undecodable, token_logprobs
+from dspine.decode.records import Logprob
+from dspine.decode.rows import Row
+from dspine.decode.sampling import law_of
+from dspine.decode.verify import Verdict, verify, verify_greedy
+from dspine.drafter.proposal import Proposal
+from dspine.errors import TargetError
+from dspine.kernels.law import Law, law_probs
+from dspine.stages import stage
+from dspine.target.model import Target
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """How the rows of a batch draw: the law of all, which are greedy, which are sampled, and the law of the latter."""
+
+    law: Law
+    greedy: list[int]
+    sampled: list[int]
+    sampled_law: Law
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], device: torch.device) -> Mixture:
+        params = [row.request.params for row in rows]
+        sampled = [index for index, p in enumerate(params) if not p.greedy]
+        return cls(
+            law=law_of(params, device),
+            greedy=[index for index, p in enumerate(params) if p.greedy],
+            sampled=sampled,
+            sampled_law=law_of([params[index] for index in sampled], device),
+        )
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """What a row gets from a round: how many candidates stand, then all its tokens, the target's own last."""
+
+    accepted: int
+    tokens: list[int]
+    logprobs: list[Logprob]
+
+
+def judge(
+    target: Target,
+    rows: Sequence[Row],
+    mixture: Mixture,
+    hidden: Tensor,
+    proposal: Proposal,
+    lengths: Sequence[int],
+) -> list[Ruling]:
+    """Verify a block a row.
+
+    A row whose own logits processor raises, or whose law is not a number, is ended with that error; the others go on.
+
+    Args:
+        hidden: (B, M+1, d) final-normed hidden states at the anchor and the M candidates.
+        proposal: M candidates a row; M may be 0.
+        lengths: how many candidates of each row to verify, 0..M.
+    """
+    with stage("verify/head"):
+        raw = target.logits(hidden)  # (B, M+1, V)
+    with stage("verify/law"):
+        scores = _processed(target, rows, raw, proposal, lengths)
+        choices = scores.argmax(dim=-1) if mixture.greedy else None  # (B, M+1)
+        probs = _laws(scores, mixture)
+    with stage("verify/accept"):
+        bounds = torch.tensor(lengths, device=scores.device)
+        verdict = _verdict(rows, mixture, choices, probs, proposal, bounds)
+        columns = (verdict.accepted[:, None], verdict.next_token[:, None], proposal.tokens)
+        table: list[list[int]] = torch.cat(columns, dim=1).tolist()
+    return [
+        _ruling(row, raw[index], accepted, [*drafts[:accepted], last])
+        for index, (row, (accepted, last, *drafts)) in enumerate(zip(rows, table, strict=True))
+    ]
+
+
+def _processed(target: Target, rows: Sequence[Row], raw: Tensor, proposal: Proposal, lengths: Sequence[int]) -> Tensor:
+    """Logits after every request's processing, (B, M+1, V); `raw` keeps its values if a row wants logprobs."""
+    active = [index for index, row in enumerate(rows) if row.request.processor.active(row.generated)]
+    if not active and target.decodable >= raw.shape[-1]:
+        return raw
+    wanted = any(row.request.params.logprobs is not None for row in rows)
+    dtype = torch.promote_types(raw.dtype, torch.float32) if active else raw.dtype
+    scores = raw.to(dtype, copy=wanted)
+    mask_undecodable(scores, target.decodable)
+    drafts = proposal.tokens.tolist() if active else []
+    for index in active:
+        row, length = rows[index], lengths[index]
+        try:
+            processed = row.request.processor(raw[index, : length + 1], row.tokens, drafts[index][:length])
+        except Exception as error:  # noqa: BLE001  a user's code: whatever it raises ends that user's request
+            row.end("error", error)
+        else:
+            scores[index, : length + 1] = processed
+    return scores
+
+
+def _laws(scores: Tensor, mixture: Mixture) -> Tensor | None:
+    """Probabilities of the sampled rows, (S, M+1, V) float32."""
+    if not mixture.sampled:
+        return None
+    return law_probs(scores[mixture.sampled] if mixture.greedy else scores, mixture.sampled_law)
+
+
+def _verdict(
+    rows: Sequence[Row],
+    mixture: Mixture,
+    choices: Tensor | None,
+    probs: Tensor | None,
+    proposal: Proposal,
+    lengths: Tensor,
+) -> Verdict:
+    if probs is None and choices is not None:
+        return verify_greedy(choices, proposal.tokens, lengths)
+    sampled = [rows[index] for index in mixture.sampled]
+    noise = _noise(sampled, proposal.candidates, lengths.device)
+    if choices is None and probs is not None:
+        return verify(probs, proposal, noise, lengths)
+    assert choices is not None
+    assert probs is not None
+    drawn = verify(probs, _some(proposal, mixture.sampled), noise, lengths[mixture.sampled])
+    chosen = verify_greedy(choices, proposal.tokens, lengths)
+    chosen.accepted[mixture.sampled] = drawn.accepted
+    chosen.next_token[mixture.sampled] = drawn.next_token
+    return chosen
+
+
+def _noise(rows: Sequence[Row], candidates: int, device: torch.device) -> Tensor:
+    """Uniforms (S, M+1): the first M judge the candidates, the last one draws the token that ends the round."""
+    seeds = [row.request.seed or 0 for row in rows]
+    positions = [row.position + 1 for row in rows]
+    judging = uniform_rows(seeds, "accept", positions, candidates, device)
+    return torch.cat((judging, uniform_rows(seeds, "next", positions, 1, device)), dim=1)
+
+
+def _some(proposal: Proposal, index: list[int]) -> Proposal:
+    """The proposals of some rows."""
+    return Proposal(
+        tokens=proposal.tokens[index],
+        support=None if proposal.support is None else proposal.support[index],
+        probs=None if proposal.probs is None else proposal.probs[index],
+    )
+
+
+def _ruling(row: Row, raw: Tensor, accepted: int, tokens: list[int]) -> Ruling:
+    if tokens[-1] >= raw.shape[-1]:  # where a draw from a law that is not a number ends
+        row.end("error", TargetError(f"request {row.request.id}: the target's logits are not numbers"))
+        return Ruling(0, [], [])
+    asked = row.request.params.logprobs
+    return Ruling(accepted, tokens, [] if asked is None else _logprobs(raw[: len(tokens)], tokens, asked))
+
+
+def _logprobs(raw: Tensor, tokens: list[int], top_n: int) -> list[Logprob]:
+    """Log-probabilities of tokens by the raw logits (T, V) of their places."""
+    found = token_logprobs(raw, torch.tensor(tokens, device=raw.device), top_n)
+    ids, values = found.top_ids.tolist(), found.top.tolist()
+    return [
+        Logprob(token, chosen, tuple(zip(ids[place], values[place], strict=True)))
+        for place, (token, chosen) in enumerate(zip(tokens, found.chosen.tolist(), strict=True))
+    ]

@@ -1,0 +1,100 @@
+"""What the engine hands back.
+
+One rule: every count is taken after the cut. A token that did not reach the output (behind an EOS, a stop, the cap)
+is in no list, no sum and no usage. The headline acceptance length is tau = Σ kept / Σ rounds; the token of the
+prefill belongs to no round. Source: DSpine (arXiv 2609.36173), section on speculative decoding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRecord:
+    """One round of one request.
+
+    proposed: candidates that the target was asked about.
+    accepted: how many of them stood, before any cut.
+    kept: tokens of the round that reached the output, the one that the target added included.
+    """
+
+    proposed: int
+    accepted: int
+    kept: int
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """Log-probability of a token under the target's raw law (temperature 1, before any processor), natural log.
+
+    top: the n likeliest (token id, log-probability), best first; n is what the request asked for.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens to account for: those of the prompt, and those that were returned."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A finished request.
+
+    token_ids: the generated tokens; an EOS or stop id that ended them is the last one.
+    text: their text without special tokens, without that last one, cut before a stop string.
+    finish_reason: "stop" (EOS, stop id or stop string), "length" (cap or context), "abort", or "error" (the request's
+        own logits processor raised; see `Update.error`).
+    logprobs: one a token, where they were asked for.
+    seed: what the draws were keyed by; given again, it gives the same tokens. None for a greedy request.
+    """
+
+    request_id: int
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    text: str
+    finish_reason: FinishReason
+    rounds: tuple[RoundRecord, ...]
+    logprobs: tuple[Logprob, ...] | None = None
+    seed: int | None = None
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(len(self.prompt_ids), len(self.token_ids))
+
+    @property
+    def tau(self) -> float:
+        """Acceptance length: tokens kept a round; 0.0 if there was no round."""
+        return sum(r.kept for r in self.rounds) / len(self.rounds) if self.rounds else 0.0
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one step added to one request.
+
+    text: the new piece; the pieces of all updates make up `Completion.text`. It lags behind `token_ids` while a
+        character is incomplete or while it may be the beginning of a stop string.
+    completion: the whole of it, in the last update of a request only.
+    error: what the request's own logits processor raised, in the last update only.
+    """
+
+    request_id: int
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[Logprob, ...] | None = None
+    completion: Completion | None = None
+    error: Exception | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self.completion is not None

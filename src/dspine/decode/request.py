@@ -1,0 +1,80 @@
+"""A request that has been found sound.
+
+One rule: everything that can be refused is refused here, before the request touches a batch, with a message that names
+the numbers.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dspine.decode.processors import RowProcessor
+from dspine.decode.sampling import SamplingParams
+from dspine.errors import RequestError
+from dspine.target.model import Target
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt and what to do with it.
+
+    cap: most new tokens: `max_new_tokens`, or what the context leaves.
+    terminators: ids that end it.
+    seed: keys the draws; None for a greedy request, drawn here for a sampled one that brings none.
+    processor: makes its processed logits from the target's raw ones.
+    """
+
+    id: int
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    cap: int
+    terminators: frozenset[int]
+    seed: int | None
+    processor: RowProcessor
+
+    @classmethod
+    def checked(cls, number: int, prompt: Sequence[int], params: SamplingParams, target: Target) -> Request:
+        """Make a request for `target`.
+
+        Raises:
+            RequestError: the prompt is empty, too long for the context, or holds ids outside the vocabulary; a
+                parameter does not fit the vocabulary.
+        """
+        prompt = tuple(int(token) for token in prompt)
+        _check_prompt(prompt, target)
+        params.check(target.vocab_size)
+        terminators = params.terminators(target.eos_ids)
+        return cls(
+            id=number,
+            prompt=prompt,
+            params=params,
+            cap=min(params.max_new_tokens, target.context_limit - len(prompt)),
+            terminators=terminators,
+            seed=_seed(params),
+            processor=RowProcessor(params, len(prompt), terminators, target.decodable),
+        )
+
+
+def _check_prompt(prompt: tuple[int, ...], target: Target) -> None:
+    if not prompt:
+        raise RequestError("the prompt is empty", "give at least one token; a chat template or a BOS token adds some")
+    if len(prompt) >= target.context_limit:
+        raise RequestError(
+            f"the prompt has {len(prompt)} tokens, the context of {target.name} {target.context_limit} positions: "
+            "no room for an answer",
+            "shorten the prompt, or use a target with a longer context",
+        )
+    outside = sorted({token for token in prompt if not 0 <= token < target.vocab_size})
+    if outside:
+        raise RequestError(
+            f"the prompt holds ids {outside[:8]} outside the vocabulary of {target.vocab_size}",
+            f"encode it with the tokenizer of {target.name}",
+        )
+
+
+def _seed(params: SamplingParams) -> int | None:
+    if params.greedy:
+        return None
+    return secrets.randbits(63) if params.seed is None else params.seed
