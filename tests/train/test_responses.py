@@ -93,7 +93,7 @@ def test_a_half_written_line_is_cut_off_and_nothing_else(tmp_path, kept):
     if kept == -1:  # a whole row that only lacks its newline can be read
         assert len(read_responses(path)) == 3
     else:
-        with pytest.raises(DataError, match="line 3: not JSON.*\n.*cut off"):
+        with pytest.raises(DataError, match=r"line 3: not JSON.*\n.*cut off"):
             read_responses(path)
     with ResponseWriter(path, META) as writer:
         assert list(writer.rows) == ["a/1", "a/2"]
@@ -200,6 +200,8 @@ def test_the_mask_covers_the_response_and_its_end():
     sequence = training_sequence(row())
     assert sequence.ids == [1, 5, 6, 7, 8, 2]
     assert sequence.loss_mask == [False] * 3 + [True] * 3
+    cut = training_sequence(row(), max_length=4)
+    assert (cut.ids, cut.loss_mask) == ([1, 5, 6, 7], [False, False, False, True])
 
 
 def test_the_digest_is_of_the_set_of_ids():

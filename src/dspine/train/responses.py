@@ -121,10 +121,14 @@ def _are_messages(value: Any) -> bool:
     )
 
 
-def training_sequence(row: ResponseRow) -> TrainingSequence:
-    """Prompt and response as one sequence, the loss mask set on every response id, its end token included."""
+def training_sequence(row: ResponseRow, max_length: int | None = None) -> TrainingSequence:
+    """Prompt and response as one sequence, the loss mask set on every response id, its end token included.
+
+    What lies beyond `max_length` tokens is cut off (None: nothing is).
+    """
+    ids = row.prompt_ids + row.response_ids
     mask = [False] * len(row.prompt_ids) + [True] * len(row.response_ids)
-    return TrainingSequence(row.id, row.prompt_ids + row.response_ids, mask)
+    return TrainingSequence(row.id, ids[:max_length], mask[:max_length])
 
 
 def responses_digest(rows: Sequence[ResponseRow]) -> str:
@@ -161,7 +165,7 @@ def write_aside(path: Path, data: bytes) -> None:
     Raises:
         DataError: the disk is full or the place cannot be written; nothing is left behind.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    aside = path.with_name(f".{path.name}.part")  # one name: what a kill leaves behind is written over
     try:
         with aside.open("wb") as file:
             file.write(data)
