@@ -7,12 +7,14 @@ second, or is interrupted, or runs out of space, leaves what was there before.
 from __future__ import annotations
 
 import errno
+import io
 import os
 import re
 import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +76,7 @@ def _build(source: Path, digest: str, folder: Path) -> None:
 def _convert(source: Path, folder: Path) -> None:
     arguments: dict[str, Any] = {"gguf_file": source.name}
     try:
-        with quiet():
+        with quiet(), redirect_stderr(io.StringIO()):  # the bar of the conversion obeys no setting
             model = full_model(source.parent, str(source), dtype=torch.float32, **arguments, **_dequantise())
             tokenizer = transformers.AutoTokenizer.from_pretrained(source.parent, **arguments)
             model.save_pretrained(folder)
