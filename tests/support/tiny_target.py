@@ -33,14 +33,15 @@ CHAT_TEMPLATE = """\
 {% endif -%}"""
 
 # With thinking off, every answer follows an empty thought.
-THINKING_TEMPLATE = CHAT_TEMPLATE.replace(
-    "{{ message.content }}",
-    "{%- if message.role == 'assistant' and enable_thinking is false -%}\n"
-    "{{ '<think>\n\n</think>\n\n' }}{% endif -%}{{ message.content }}",
-).replace(
-    "{% endif -%}",
-    "{%- if enable_thinking is false -%}{{ '<think>\n\n</think>\n\n' }}{% endif -%}{% endif -%}",
-)
+THINKING_TEMPLATE = """\
+{%- set thought = '<think>\\n\\n</think>\\n\\n' if enable_thinking is false else '' -%}
+{%- for message in messages -%}
+<|im_start|>{{ message.role }}
+{{ thought if message.role == 'assistant' }}{{ message.content }}<|im_end|>
+{% endfor -%}
+{%- if add_generation_prompt -%}
+<|im_start|>assistant
+{{ thought }}{% endif -%}"""
 
 
 @lru_cache

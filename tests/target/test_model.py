@@ -6,11 +6,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
-
-from dspine.errors import TargetError
-from dspine.kernels.kv import Span
-from dspine.target.model import Target
 from tests.support.tiny_target import (
     EOS,
     IM_END,
@@ -21,6 +16,11 @@ from tests.support.tiny_target import (
     tiny_target,
     tiny_tokenizer,
 )
+from torch import Tensor, nn
+
+from dspine.errors import TargetError
+from dspine.kernels.kv import Span
+from dspine.target.model import Target
 
 VARIANTS = [
     *((kind, {}) for kind in KINDS),

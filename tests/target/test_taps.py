@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from tests.support.tiny_target import KINDS, TOKENS, tiny_target
 
 from dspine.errors import TargetError
 from dspine.kernels.kv import Span
-from tests.support.tiny_target import KINDS, TOKENS, tiny_target
 
 IDS = torch.randint(TOKENS, (2, 9), generator=torch.Generator().manual_seed(2))
 SPAN = Span(0, (0, 0), 9)
