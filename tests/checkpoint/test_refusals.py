@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ from tests.checkpoint.folders import drop, edit_config, edit_tensors, put, rando
 from tests.support.tiny_target import BOS, CHAT_TEMPLATE, EOS, IM_START, MASK, PAD, THINKING_TEMPLATE, tiny_target
 from torch import Tensor
 
-from dspine.checkpoint import CheckpointWarning, check_mask_token, load_drafter, read_config, save_drafter
+from dspine.checkpoint import CheckpointWarning, check_mask_token, keys, load_drafter, read_config, save_drafter
 from dspine.checkpoint.detect import require
 from dspine.checkpoint.layout import Contents
-from dspine.checkpoint.record import read_json
+from dspine.checkpoint.record import parse, read_json
 from dspine.checkpoint.weights import stored
 from dspine.errors import CheckpointError
 from dspine.target.model import Target
@@ -90,6 +91,48 @@ MASK_ID = ("dflash_config", "mask_token_id")
 def test_config(change: Change, words: list[str], own: Path, target: Target) -> None:
     edit_config(own, change)
     refused(own, target, str(own), *words)
+
+
+def _paths(config: dict[str, Any], *before: str) -> Iterator[tuple[str, ...]]:
+    for key, value in config.items():
+        yield (*before, key)
+        if isinstance(value, dict) and key != "training":
+            yield from _paths(value, *before, key)
+
+
+# What another value than the published one changes nothing of.
+FREE = {
+    *("architectures", "auto_map", "attention_dropout", "tie_word_embeddings", "sliding_window", "dtype"),
+    *("bos_token_id", "eos_token_id", "written_by", "layout"),
+    *keys.OBJECTIVE,
+}
+
+
+def test_a_wrong_value_of_any_other_key_is_a_refusal(own: Path) -> None:
+    config = read_json(own)
+    config["rope_parameters"] = {"rope_theta": config["rope_theta"], "rope_type": "default"}
+    for path in _paths(config):
+        for value in (-1, 1.5, "x", [], ["x"], [[]], {"x": 1}):
+            spoilt = deepcopy(config)
+            put(*path, value=value)(spoilt)
+            fault = _fault(spoilt, own)
+            if fault is not None:
+                assert fault.fix
+                assert str(own) in fault.what
+            else:
+                fine = isinstance(value, dict) and path[-1] in ("training", "dspine_format")
+                fine |= isinstance(value, str) and path[-1].endswith(("name", "sha256"))
+                fine |= isinstance(value, float) and path[-1] == "rms_norm_eps"
+                fine |= not value and path[-1] == "draft_vocabulary"
+                assert fine or FREE & set(path), (path, value)
+
+
+def _fault(config: dict[str, Any], folder: Path) -> CheckpointError | None:
+    try:
+        parse(config, folder, "dspine")
+    except CheckpointError as error:
+        return error
+    return None
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]"])

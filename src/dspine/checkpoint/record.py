@@ -146,20 +146,17 @@ def _taps(fields: Fields, of_target: int) -> tuple[int, ...]:
 
 
 def _theta(fields: Fields) -> float:
-    places = {
-        "rope_theta": fields.raw.get("rope_theta"),
-        "rope_parameters.rope_theta": fields.section("rope_parameters").raw.get("rope_theta"),
+    places = {"rope_theta": fields, "rope_parameters.rope_theta": fields.section("rope_parameters")}
+    given = {
+        name: place.number("rope_theta") for name, place in places.items() if place.raw.get("rope_theta") is not None
     }
-    given = {name: value for name, value in places.items() if value is not None}
     if not given:
         raise fields.error(
             "rope_theta", "is missing, and rope_parameters.rope_theta too", "Take it from the training run's config."
         )
     if len(set(given.values())) > 1:
         raise fields.error("rope_theta", f"is said twice, differently: {given}", "Keep the one of the training run.")
-    name = next(iter(given))
-    *outer, key = name.split(".")
-    return (fields.section(outer[0]) if outer else fields).number(key)
+    return next(iter(given.values()))
 
 
 def _check_neutral(fields: Fields) -> None:
@@ -178,7 +175,7 @@ def _check_attention(fields: Fields) -> None:
     layers = fields.integer("num_hidden_layers")
     kinds = fields.raw.get("layer_types")
     window = fields.raw.get("sliding_window")
-    if kinds is not None and (len(kinds) != layers or set(kinds) != {FULL}):
+    if kinds is not None and kinds != [FULL] * layers:
         raise fields.error(
             "layer_types",
             f"is {kinds}; a DSpine drafter has {layers} layers of {FULL}",
@@ -193,11 +190,13 @@ def _check_attention(fields: Fields) -> None:
 def _target(section: Fields) -> TargetRecord:
     target = section.section("target")
     template = target.raw.get("template_sha256")
+    if not isinstance(thinking := target.value("thinking"), bool):
+        raise target.error("thinking", f"is {thinking!r}, neither true nor false", "Correct it.")
     return TargetRecord(
         name=target.text("name"),
         head_sha256=target.text("head_sha256"),
         template_sha256=None if template is None else target.text("template_sha256"),
-        thinking=bool(target.raw.get("thinking", False)),
+        thinking=thinking,
     )
 
 
