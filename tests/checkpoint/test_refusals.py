@@ -120,7 +120,7 @@ def test_a_wrong_value_of_any_other_key_is_a_refusal(own: Path) -> None:
                 assert fault.fix
                 assert str(own) in fault.what
             else:
-                fine = isinstance(value, dict) and path[-1] in ("training", "dspine_format")
+                fine = isinstance(value, dict) and path[-1] in ("training", "dspine_format", "rope_parameters")
                 fine |= isinstance(value, str) and path[-1].endswith(("name", "sha256"))
                 fine |= isinstance(value, float) and path[-1] == "rms_norm_eps"
                 fine |= not value and path[-1] == "draft_vocabulary"
