@@ -14,6 +14,7 @@ from dspine.cli.options import Dtype
 if TYPE_CHECKING:
     from dspine.answer import Answer
     from dspine.decode.engine import Engine
+    from dspine.drafter.proposal import Drafter
     from dspine.target import Target
 
 # The drafter that a built-in target is shipped with.
@@ -22,11 +23,12 @@ SHIPPED_FOR = {"smollm2": "smollm2-135m-dspine", "nano": "nano"}
 
 @dataclass(frozen=True)
 class Models:
-    """A target, the engine over it, and the name of the engine's drafter (None: it decodes plainly)."""
+    """A target, its drafter by name and as a network (None: decode plainly), and an engine for one request."""
 
     target: Target
-    engine: Engine
     drafter: str | None
+    network: Drafter | None
+    engine: Engine
 
     def measured_on(self) -> dict[str, Any]:
         """What a number that this engine gave was measured on."""
@@ -79,7 +81,7 @@ def open_models(
             network = load_drafter(drafter, loaded, thinking=thinking) if drafter else None
     for warning in caught:
         note(f"warning: {warning.message}")
-    return Models(loaded, Engine(loaded, network, max_batch=1), drafter)
+    return Models(loaded, drafter, network, Engine(loaded, network, max_batch=1))
 
 
 def counts(given: Answer) -> dict[str, Any]:

@@ -1,0 +1,111 @@
+"""`dspine regenerate`: from prompts to responses, by recipe or by hand, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import assert_fault, parsed
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.jsonl"
+    rows = [{"id": f"a/{i}", "source": "a", "prompt": f"Say {i}"} for i in range(4)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def by_hand(run, models, prompts, tmp_path):
+    def call(*words: object):
+        return run(
+            "regenerate",
+            "--target",
+            models.target,
+            "--prompts",
+            prompts,
+            "--out",
+            tmp_path / "out.jsonl",
+            "-n",
+            6,
+            *words,
+        )
+
+    return call
+
+
+def _rows(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_by_hand_it_prints_the_file_and_goes_on_with_it(by_hand, tmp_path):
+    result = by_hand()
+    assert (result.exit_code, result.stdout) == (0, f"{tmp_path / 'out.jsonl'}\n")
+    assert "4 answers written" in result.stderr
+    again = parsed(by_hand("--json"))
+    assert (again["written"], again["kept"]) == (0, 4)
+    assert [row["id"] for row in _rows(tmp_path / "out.jsonl")] != []
+
+
+def test_a_drafter_changes_no_answer(by_hand, models, tmp_path):
+    by_hand()
+    plain = sorted(_rows(tmp_path / "out.jsonl"), key=lambda row: str(row["id"]))
+    (tmp_path / "out.jsonl").unlink()
+    report = parsed(by_hand("--drafter", models.drafter, "--json"))
+    assert report["rounds"] > 0
+    assert sorted(_rows(tmp_path / "out.jsonl"), key=lambda row: str(row["id"])) == plain
+
+
+def test_a_recipe_chooses_prompts_and_sizes(run, recipe, prompts, models):
+    words = ("--set", f"target={models.target}", "--set", "data.max_new_tokens=3", "--set", "data.held_out=1")
+    mix = ("--set", "data.mix=[{source: a, count: 2, suffix: '!'}]")
+    report = parsed(run("regenerate", recipe, *words, *mix, "--json"))
+    rows = _rows(recipe.parent / "responses.jsonl")
+    assert report["written"] == len(rows) == 2
+    assert all(row["messages"][-1]["content"].endswith("!") for row in rows)
+    assert all(len(row["response_ids"]) <= 3 for row in rows)
+
+
+def test_prompts_too_long_for_the_recipe_are_counted(run, recipe, prompts, models):
+    words = ("--set", f"target={models.target}", "--set", "data.max_prompt_tokens=2")
+    assert len(parsed(run("regenerate", recipe, *words, "--json"))["too_long"]) == 4
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("--target", "nano"),
+        ("recipe.yaml", "--out", "x.jsonl"),
+        ("--target", "nano", "--prompts", "p", "--out", "o", "--set", "a=1"),
+        ("--batch", "0"),
+    ],
+)
+def test_half_a_command_is_a_usage_fault(run, words):
+    assert_fault(run("regenerate", *words), 2)
+
+
+def test_missing_and_broken_prompts_leave_nothing_behind(by_hand, run, recipe, prompts, tmp_path):
+    prompts.write_text('{"id": "a/0", "prompt": "x"}\nnot json\n')
+    assert_fault(by_hand(), 1, "prompts.jsonl, line 2")
+    prompts.write_text('{"id": "a/0", "prompt": ""}\n')
+    assert_fault(by_hand(), 1, "prompts.jsonl, line 1", "prompt")
+    prompts.unlink()
+    assert_fault(by_hand(), 1, "prompts.jsonl")
+    assert_fault(run("regenerate", recipe), 1, "prompts.jsonl")
+    assert_fault(run("regenerate", tmp_path / "none.yaml"), 1, "none.yaml")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["recipe.yaml"]
+
+
+def test_other_settings_are_refused_and_the_file_stays(by_hand, tmp_path):
+    by_hand()
+    before = (tmp_path / "out.jsonl").read_bytes()
+    assert_fault(by_hand("-n", 7), 1, "max_new_tokens")
+    assert (tmp_path / "out.jsonl").read_bytes() == before
+
+
+def test_a_drafter_of_another_target_is_refused(by_hand, models, tmp_path):
+    assert_fault(by_hand("--drafter", models.stranger), 1, "LM head")
+    assert not (tmp_path / "out.jsonl").exists()
