@@ -8,13 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.oracle import OracleDrafter, TableDrafter, oracle
+from tests.support.tiny_target import tiny_target
 
 from dspine.decode.engine import Engine
 from dspine.decode.records import Completion
 from dspine.decode.sampling import SamplingParams
 from dspine.target.model import Target
-from tests.support.oracle import OracleDrafter, TableDrafter, oracle
-from tests.support.tiny_target import tiny_target
 
 PROMPTS = [tuple(b"alpha"), tuple(b"a longer prompt of many bytes"), tuple(b"be"), tuple(b"gamma rays")]
 

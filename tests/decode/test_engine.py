@@ -7,6 +7,8 @@ import warnings
 
 import pytest
 import torch
+from tests.support.oracle import OracleDrafter, TableDrafter, oracle, outcome
+from tests.support.tiny_target import tiny_target
 from torch import Tensor
 
 from dspine.decode.batch import KEPT_SLOTS
@@ -16,8 +18,6 @@ from dspine.decode.sampling import SamplingParams
 from dspine.errors import ConfigError, RequestError, TargetError
 from dspine.stages import StageClock
 from dspine.target.model import Target
-from tests.support.oracle import OracleDrafter, TableDrafter, oracle, outcome
-from tests.support.tiny_target import tiny_target
 
 PROMPT = tuple(b"the quick brown fox")
 OTHER = tuple(b"SELECT 1")
@@ -70,9 +70,9 @@ def test_many_rounds_with_random_scripts_keep_the_invariants_and_the_memory() ->
     target = tiny_target(dtype=torch.float64, num_hidden_layers=2)
     rng = random.Random(3)
     script = [rng.choice([0, 0, 0, 1, 2, 15]) for _ in range(997)]
-    prompts = [PROMPT, OTHER]
-    drafter = oracle(target, prompts, [script, script[::-1]], length=300, taps=(0,))
-    engine = Engine(target, drafter, max_batch=2)
+    prompts = [PROMPT, OTHER, PROMPT[::-1], OTHER[::-1], PROMPT[5:]]
+    drafter = oracle(target, prompts, [script[shift:] for shift in range(5)], length=300, taps=(0,))
+    engine = Engine(target, drafter, max_batch=4)
     rounds, most = 0, 0
     while rounds < 2000:
         for completion in engine.generate(prompts, SamplingParams(max_new_tokens=290, ignore_eos=True)):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.support.oracle import OracleDrafter, oracle
+from tests.support.tiny_target import tiny_target
 
 from dspine.decode.engine import Engine
 from dspine.decode.records import Completion, Logprob
 from dspine.decode.sampling import SamplingParams
 from dspine.target.model import Target
-from tests.support.oracle import OracleDrafter, oracle
-from tests.support.tiny_target import tiny_target
 
 PROMPT = tuple(b"what is the chance?")
 OTHER = tuple(b"hm")

@@ -6,6 +6,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.oracle import OracleDrafter, oracle, outcome
+from tests.support.tiny_target import tiny_target
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
@@ -15,8 +17,6 @@ from dspine.decode.records import Completion
 from dspine.decode.sampling import SamplingParams
 from dspine.decode.text import StopStrings
 from dspine.target.model import Target
-from tests.support.oracle import OracleDrafter, oracle, outcome
-from tests.support.tiny_target import tiny_target
 
 PROMPT = tuple(b"say something")
 SCRIPTS = [(15,), (0,), (3, 0, 15, 1), (6,)]

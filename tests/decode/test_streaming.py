@@ -8,6 +8,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.oracle import OracleDrafter, oracle, outcome
+from tests.support.tiny_target import EOS, IM_END, tiny_target, tiny_tokenizer
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
@@ -16,8 +18,6 @@ from dspine.decode.records import Update
 from dspine.decode.sampling import SamplingParams
 from dspine.decode.text import REPLACEMENT, Detokenizer
 from dspine.target.model import Target
-from tests.support.oracle import OracleDrafter, oracle, outcome
-from tests.support.tiny_target import EOS, IM_END, tiny_target, tiny_tokenizer
 
 PROMPT = tuple(b"write in every language")
 ANSWER = "naïve 日本語 🙂🙃 Ω€ ok — fin." * 2
