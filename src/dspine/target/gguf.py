@@ -11,6 +11,7 @@ import io
 import os
 import re
 import shutil
+import struct
 import tempfile
 import time
 from collections.abc import Callable
@@ -26,6 +27,8 @@ from dspine.errors import TargetError
 from dspine.target.manifest import damage, sha256_of, write_manifest
 from dspine.target.weights import full_model, quiet
 
+# What the readers of transformers raise for bytes that they do not understand.
+_UNREADABLE = (ValueError, LookupError, ImportError, RuntimeError, struct.error)
 _LEFT_BEHIND_S = 3600  # an unfinished folder that nobody wrote to for so long belongs to nobody any more
 
 
@@ -81,7 +84,7 @@ def _convert(source: Path, folder: Path) -> None:
             tokenizer = transformers.AutoTokenizer.from_pretrained(source.parent, **arguments)
             model.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
-    except (ValueError, KeyError, IndexError, NotImplementedError, ImportError, RuntimeError) as error:
+    except _UNREADABLE as error:
         raise TargetError(
             f"{source} cannot be read as a GGUF language model: {error}",
             "Check that the download is complete; otherwise give the model as a folder or hub id.",

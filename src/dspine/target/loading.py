@@ -22,7 +22,7 @@ from dspine.target.gguf import prepared
 from dspine.target.model import Target
 from dspine.target.weights import full_model, quiet
 
-_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 # What transformers raises for files that are absent, unreadable, or of a kind that it does not know.
 _UNREADABLE = (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError)
 
@@ -46,7 +46,7 @@ def load_target(name: str, *, dtype: torch.dtype | None = None, device: str | No
             config = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
             refuse_config(config, name)
             model = full_model(place, name, dtype=dtype or (torch.float32 if on_cpu else "auto"))
-            tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+            tokenizer = _tokenizer(place, name)
         except _UNREADABLE as error:
             raise _unreadable(name, place, error) from error
         return Target(model.to(device), tokenizer, name=name)
@@ -73,6 +73,14 @@ def _place(name: str) -> str | Path:
     if not _HUB_ID.fullmatch(name):
         raise TargetError(f"there is no folder {path}", _ways())
     return name
+
+
+def _tokenizer(place: str | Path, name: str) -> Any:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+    # Without its files some kinds come up empty, silently.
+    if len(tokenizer) <= len(tokenizer.all_special_ids):
+        raise TargetError(f"{name} holds no tokenizer", "Save the tokenizer beside the weights (tokenizer.json).")
+    return tokenizer
 
 
 def _unreadable(name: str, place: str | Path, error: Any) -> TargetError:
