@@ -38,9 +38,11 @@ def test_unicode_and_white_space_come_back(tokenizer, text):
     assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
 
 
-def test_every_digit_is_a_token_of_its_own(tokenizer):
-    pieces = [tokenizer.decode([i]) for i in tokenizer("20 + 345", add_special_tokens=False)["input_ids"]]
-    assert [piece for piece in pieces if piece.strip().isdigit()] == ["2", "0", "3", "4", "5"]
+def test_every_digit_is_a_token_of_its_own():
+    """Even of a number that is seen more often than any word."""
+    trained = train_tokenizer([*contents(200), "2026 " * 2000], 400, max_length=64)
+    pieces = [trained.decode([i]) for i in trained("2026 + 20", add_special_tokens=False)["input_ids"]]
+    assert [piece for piece in pieces if piece.strip().isdigit()] == ["2", "0", "2", "6", "2", "0"]
 
 
 def test_the_template_is_chatml_and_never_writes_the_mask(tokenizer):
