@@ -167,6 +167,13 @@ def test_names_are_strict(layout: str, title: str, target: Target, request: pyte
     assert "(2): injection.receivergate.weight, selected_prefix_code_bridge.weight" in unexpected
 
 
+def test_one_name_too_many_or_too_few(own: Path, target: Target) -> None:
+    edit_tensors(own, lambda t: t.update({"lm_head.weight": torch.zeros(2)}))
+    refused(own, target, "missing (0): -", "unexpected (1): lm_head.weight")
+    edit_tensors(own, lambda t: [t.pop(name) for name in ("lm_head.weight", "layers.1.self_attn.q_norm.weight")])
+    refused(own, target, "missing (1): layers.1.self_attn.q_norm.weight", "unexpected (0): -")
+
+
 def test_codes_of_another_vocabulary(specforge: Path, target: Target) -> None:
     edit_tensors(specforge, lambda t: t.update(transfer_codes=t["transfer_codes"][:300].clone()))
     refused(specforge, target, "transfer_codes is [300, 16]", "[320, 16]")
