@@ -35,7 +35,7 @@ class DataRecipe(Section):
     """Prompts, and how the target answers them."""
 
     prompts: Path  # JSONL
-    responses: Path  # JSONL, written by `dspine regenerate`; made from the prompts when it does not exist
+    responses: Path  # JSONL, written by `dspine regenerate`
     mix: tuple[MixEntry, ...] = ()  # empty: every prompt of the file
     seed: int = 0  # of the selection
     held_out: int = Field(default=0, ge=0)  # prompts of each source kept for measuring tau

@@ -10,7 +10,6 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,11 +20,18 @@ from dspine.config import Recipe
 from dspine.drafter import DSpine, DSpineConfig, TransferSpace
 from dspine.errors import ConfigError, DataError
 from dspine.target import Target, load_target
-from dspine.target.chat import render
+from dspine.target.chat import render, template_digest
 from dspine.train.blocks import eligible_anchors
 from dspine.train.features import FeatureStore, write_features
 from dspine.train.prompts import Prompt, read_prompts, select
-from dspine.train.responses import ResponseRow, read_responses, responses_digest, training_sequence
+from dspine.train.responses import (
+    ResponseRow,
+    meta_path,
+    read_meta,
+    read_responses,
+    responses_digest,
+    training_sequence,
+)
 from dspine.train.vocabulary import coverage, most_frequent
 
 # What may differ between the sessions of one run: it changes no number.
@@ -59,7 +65,7 @@ def prepare(recipe: Recipe) -> Prepared:
         ConfigError, DataError, TargetError: each says what is wrong in the recipe or its files.
     """
     target = load_target(recipe.target)
-    rows = _responses(recipe)
+    rows = responses_of(recipe, target)
     drafter, share = build_drafter(recipe, target, rows)
     store = write_features(
         target,
@@ -141,10 +147,25 @@ def _in_turn(prompts: Sequence[Prompt]) -> list[Prompt]:
     return [prompts[i] for i in sorted(range(len(prompts)), key=lambda i: turns[i])]
 
 
-def _responses(recipe: Recipe) -> list[ResponseRow]:
-    path = Path(recipe.data.responses)
+def responses_of(recipe: Recipe, target: Target) -> list[ResponseRow]:
+    """The responses to train on, which must be this target's, made with its chat template as it is now.
+
+    A file that came without its settings (`.meta.json`) is taken at its word.
+
+    Raises:
+        DataError: no such file, or settings that are not the target's.
+    """
+    path = recipe.data.responses
+    again = "Write them with `dspine regenerate` and this recipe."
     if not path.exists():
-        raise DataError(f"no responses at {path} (data.responses)", "Write them first: `dspine regenerate RECIPE`.")
+        raise DataError(f"no responses at {path} (data.responses)", again)
+    if meta_path(path).exists():
+        meta = read_meta(path)
+        if meta.head_digest != target.head_digest:
+            raise DataError(f"{path} was answered by another target: {meta.target}, not {target.name}", again)
+        if meta.template_digest != template_digest(target, thinking=recipe.data.thinking):
+            what = f"{path} was answered with another chat template, or with data.thinking the other way"
+            raise DataError(what, again)
     return read_responses(path)
 
 
