@@ -34,6 +34,7 @@ from dspine.checkpoint import (
 )
 from dspine.checkpoint.schema import file_name, parameter_shapes, to_module
 from dspine.drafter.dspine import DSpine
+from dspine.errors import CheckpointError
 from dspine.target.model import Target
 
 
@@ -199,7 +200,7 @@ def test_shards(target: Target, drafter: DSpine, own: Path) -> None:
     (own / "model.safetensors.index.json").write_text(json.dumps(index))
     assert same_proposal(drafter, load_drafter(own, target))
     (own / "model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(Exception, match="model-00002-of-00002"):
+    with pytest.raises(CheckpointError, match=r"names model-00002-of-00002\.safetensors, which is not there"):
         load_drafter(own, target)
 
 
