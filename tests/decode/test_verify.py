@@ -124,13 +124,15 @@ def test_a_candidate_outside_the_target_law_never_stands():
         assert as_lists(verify(target, proposal, torch.zeros(1, 2), torch.tensor([1]))) == ([0], [1])
 
 
-def test_a_residual_without_mass_gives_way_to_p():
+@pytest.mark.parametrize("form", ["sparse", "dense"])
+def test_a_residual_without_mass_gives_way_to_p(form):
     """p lies below q everywhere by rounding; a rejection must still draw from p."""
     p = torch.tensor([[[0.5, 0.49999997, 0.0], [0.0, 0.0, 1.0]]])
     q = torch.tensor([[[0.5, 0.5, 0.0]]])
+    support = torch.arange(3).expand(1, 1, 3) if form == "sparse" else None
     for draw_with, token in ((0.0, 0), (LARGEST, 1)):
         uniforms = torch.tensor([[LARGEST, draw_with]])
-        verdict = verify(p, Proposal(torch.tensor([[1]]), probs=q), uniforms, torch.tensor([1]))
+        verdict = verify(p, Proposal(torch.tensor([[1]]), support, q), uniforms, torch.tensor([1]))
         assert as_lists(verdict) == ([0], [token])
 
 

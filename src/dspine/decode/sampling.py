@@ -41,7 +41,7 @@ def _not_bool(value: object) -> object:
     return value
 
 
-_Real = Annotated[float, BeforeValidator(_not_bool), Field(allow_inf_nan=False)]
+_Real = Annotated[float, BeforeValidator(_not_bool)]  # every field has bounds, which NaN does not satisfy
 _Int = Annotated[int, BeforeValidator(_not_bool)]
 _TokenId = Annotated[_Int, Field(ge=0)]
 _Bias = Annotated[_Real, Field(ge=-100, le=100)]
