@@ -176,7 +176,10 @@ def test_a_place_that_cannot_be_written(tmp_path):
 
 def test_write_aside_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
     path = tmp_path / "x.bin"
+    write_aside(path, b"older")
+    inode = path.stat().st_ino
     write_aside(path, b"old")
+    assert path.stat().st_ino != inode  # another file took its name: a reader never sees a half of it
 
     def interrupted(handle):
         raise KeyboardInterrupt

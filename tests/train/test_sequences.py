@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.support.tiny_target import tiny_target
 
 from dspine.errors import DataError
@@ -67,6 +69,17 @@ def test_bfloat16_rounds_the_features_alone(target):
         assert torch.equal(rounded.hidden, whole.hidden)
         assert torch.equal(rounded.lse, whole.lse)
         assert rounded.lse.dtype == rounded.hidden.dtype == torch.float32
+
+
+@given(st.lists(st.integers(1, 50), max_size=12))
+def test_a_forward_is_bounded_in_tokens(lengths):
+    made = [TrainingSequence(str(i), [0] * size, [True] * size) for i, size in enumerate(lengths)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sequences, "TOKENS_AT_ONCE", 64)
+        groups = list(sequences._groups(made))
+    assert [s for group in groups for s in group] == made
+    for group in groups:
+        assert len(group) == 1 or len(group) * max(len(s.ids) for s in group) <= 64
 
 
 def test_teachers_come_before_what_is_trained_on():

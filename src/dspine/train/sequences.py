@@ -178,8 +178,7 @@ def log_sum_exp(target: Target, hidden: Tensor) -> Tensor:
     """Log-sum-exp over the whole vocabulary of the logits of hidden states (R, d): (R,) float32."""
     chunk = max(1, LOGITS_AT_ONCE // target.vocab_size)
     chunks: tuple[Tensor, ...] = torch.split(hidden, chunk)
-    parts = [target.logits(rows).float().logsumexp(-1) for rows in chunks]
-    return torch.cat(parts) if parts else hidden.new_zeros(0, dtype=torch.float32)
+    return torch.cat([target.logits(rows).float().logsumexp(-1) for rows in chunks])
 
 
 def collate(encoded: Sequence[Encoded], widths: tuple[int, int], skipped: Sequence[str] = ()) -> SequenceBatch:
