@@ -81,6 +81,14 @@ def test_abort_of_a_request_that_waits(target: Target, drafter: OracleDrafter) -
     assert list(finish(engine)) == [numbers[0], numbers[2]]
 
 
+def test_the_row_is_free_at_once(target: Target, drafter: OracleDrafter) -> None:
+    engine = Engine(target, drafter, max_batch=1)
+    first, second = (engine.add(p, LONG) for p in PROMPTS[:2])
+    engine.step()
+    engine.abort(first)
+    assert [u.request_id for u in engine.step()] == [second]
+
+
 def test_nothing_is_aborted_twice_or_unknown(target: Target) -> None:
     engine = Engine(target)
     number = engine.add(PROMPTS[0], SamplingParams(max_new_tokens=1))

@@ -86,6 +86,20 @@ def test_requests_that_come_later_join_the_batch(target: Target, taught: OracleD
         assert list(ended[number].token_ids) == known.tokens[len(known.prompt) :][:30]
 
 
+def test_each_row_is_processed_by_its_own_parameters(target: Target) -> None:
+    asked = [
+        SamplingParams(max_new_tokens=20, logit_bias={65: 9.0}, frequency_penalty=1.0),
+        SamplingParams(max_new_tokens=25),
+        SamplingParams(max_new_tokens=15, repetition_penalty=1.8),
+        SamplingParams(max_new_tokens=22, logit_bias={66: 9.0}, presence_penalty=2.0, logprobs=1),
+    ]
+    batch = Engine(target, TableDrafter(target)).generate(PROMPTS, asked)
+    for prompt, own, completion in zip(PROMPTS, asked, batch, strict=True):
+        assert completion.token_ids == Engine(target).generate([prompt], own)[0].token_ids
+    assert 65 in batch[0].token_ids
+    assert 66 in batch[3].token_ids
+
+
 # ---------------------------------------------------------------- seeds
 
 
