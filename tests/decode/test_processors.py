@@ -111,6 +111,14 @@ def test_what_is_active():
     assert not row_processor(SamplingParams(min_new_tokens=4, ignore_eos=True), 1).active(0)
 
 
+def test_min_new_tokens_reaches_into_the_block_as_far_as_it_says():
+    """One token is out, three are the least: the second and third may not end the request, the fourth may."""
+    params = SamplingParams(min_new_tokens=3, stop_token_ids=[5])
+    processed = row_processor(params, 2)(torch.zeros(4, VOCAB), [1, 1, 4], [6, 7, 8])
+    for place, allowed in enumerate((False, False, True, True)):
+        assert bool((processed[place, [2, 3, 5]] == (0 if allowed else -torch.inf)).all()), place
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_precision_is_float32_or_better(dtype):
     processor = row_processor(SamplingParams(repetition_penalty=1.3, frequency_penalty=0.1), 1)
