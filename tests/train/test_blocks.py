@@ -73,7 +73,7 @@ def test_labels_and_predecessors_are_a_token_apart():
 
 def test_padding_blocks_are_invalid_and_a_sample_without_anchors_is_all_padding():
     ids = torch.arange(12).view(2, 6)
-    mask = torch.tensor([[0, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 1]], dtype=torch.bool)
+    mask = torch.tensor([[0, 1, 1, 1, 1, 1], [0, 1, 0, 1, 0, 1]], dtype=torch.bool)
     anchors = [eligible_anchors(row) for row in mask]
     blocks = cut_blocks(ids, mask, torch.tensor([6, 6]), anchors, 3)
     assert blocks.valid.tolist() == [[True] * 4, [False] * 4]
