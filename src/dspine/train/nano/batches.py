@@ -48,7 +48,10 @@ def encode(conversations: Iterable[Conversation], tokenizer: Any, max_length: in
 
 
 def batches(rows: list[Row], batch_tokens: int, pad: int, rng: random.Random) -> Iterator[Batch]:
-    """Endless batches of at most `batch_tokens` tokens, padding included; a new order in every epoch."""
+    """Endless batches of about `batch_tokens` tokens, padding included; a new order in every epoch.
+
+    Rows of a batch differ by less than 8 tokens, or it ends where the lengths jump; by that much it may be larger.
+    """
     while True:
         order = sorted(rows, key=lambda row: (len(row.ids) // 8, rng.random()))
         groups: list[list[Row]] = [[]]
