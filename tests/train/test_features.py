@@ -179,7 +179,9 @@ def test_the_size_is_known_before_and_bounded(target, tmp_path, capsys):
     write_features(target, ROWS, TAPS, folder, dtype="float32", max_bytes=named)
     said = capsys.readouterr()
     assert said.out == ""
-    assert "Features of 10 sequences" in said.err
+    tokens = sum(len(r.prompt_ids) + len(r.response_ids) for r in ROWS)
+    assert f"Features of 10 sequences, {tokens} tokens: 0.00 GB (float32) in {folder}" in said.err
+    assert f"features, tokens {tokens}/{tokens}" in said.err
     written = sum(path.stat().st_size for path in folder.glob("shard*"))
     assert named < written < named + 4 * 600  # the shards' headers
 
@@ -220,8 +222,8 @@ def test_a_sample_that_is_not_finite_is_skipped_and_named(tmp_path, capsys):
     with pytest.raises(DataError, match="no sample 'bad/2': it was skipped"):
         store.load(["bad/2"])
     said = capsys.readouterr().err
-    assert "4 sequences skipped, a number is not finite: bad/0, bad/1, bad/2, bad/3" in said
-    assert "1 sequences skipped, nothing to train on: late" in said
+    assert "Sequences skipped: 4 (a number is not finite): bad/0, bad/1, bad/2, bad/3" in said
+    assert "Sequences skipped: 1 (nothing to train on): late" in said
 
 
 def test_a_shard_is_bounded_in_bytes_too(target, tmp_path, monkeypatch):

@@ -22,23 +22,22 @@ from torch import Tensor
 
 from dspine.errors import DataError
 from dspine.target.model import Target
-from dspine.train.progress import progress_bar
+from dspine.train.progress import Meter
 from dspine.train.responses import ResponseRow, TrainingSequence, cannot_write, responses_digest
 from dspine.train.sequences import Encoded, SequenceBatch, collate, encode, online_batch, trainable
-from dspine.train.shards import DTYPES, INDEX, Index, Shard, StoreSettings, plan, write_shard
+from dspine.train.shards import DTYPES, INDEX, Index, Sample, Shard, StoreSettings, plan, write_shard
 
 __all__ = ["FeatureStore", "SequenceBatch", "online_batch", "store_settings", "write_features"]
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a sample lies: rows `token .. token+tokens-1` of a shard's tokens, and the same of its teachers."""
+    """Where a sample lies: its shard, and its first row among the shard's tokens and among its teachers."""
 
     shard: Shard
+    sample: Sample
     token: int
-    tokens: int
     teacher: int
-    teachers: int
 
 
 class FeatureStore:
@@ -56,7 +55,7 @@ class FeatureStore:
         self.settings = index.settings
         self.skipped = (*index.empty, *(name for shard in index.shards for name in shard.skipped))
         self._places = {name: place for shard in index.shards for name, place in _places(shard)}
-        self.lengths = {name: place.tokens for name, place in self._places.items()}
+        self.lengths = {name: place.sample.tokens for name, place in self._places.items()}
         self._files: dict[str, Any] = {}
 
     @classmethod
@@ -105,20 +104,11 @@ class FeatureStore:
             why = ": it was skipped when the store was made" if name in self.skipped else ""
             raise DataError(f"the feature store {self.path} has no sample {name!r}{why}")
         file = self._file(place.shard)
-
-        def rows(key: str, first: int, count: int) -> Tensor:
-            part: Tensor = file.get_slice(key)[first : first + count]
-            return part
-
-        token, tokens = place.token, place.tokens
-        return Encoded(
-            id=name,
-            ids=rows("ids", token, tokens),
-            loss_mask=rows("loss_mask", token, tokens),
-            features=rows("features", token, tokens),
-            hidden=rows("hidden", place.teacher, place.teachers),
-            lse=rows("lse", place.teacher, place.teachers),
-        )
+        tokens = slice(place.token, place.token + place.sample.tokens)
+        teachers = slice(place.teacher, place.teacher + place.sample.teachers)
+        where = {"ids": tokens, "loss_mask": tokens, "features": tokens, "hidden": teachers, "lse": teachers}
+        parts: dict[str, Tensor] = {key: file.get_slice(key)[rows] for key, rows in where.items()}
+        return Encoded(name, **parts)
 
     def _file(self, shard: Shard) -> Any:
         """The open file of a shard; its digest is checked once, before anything is read from it."""
@@ -131,7 +121,7 @@ class FeatureStore:
 def _places(shard: Shard) -> Iterator[tuple[str, _Place]]:
     token = teacher = 0
     for sample in shard.samples:
-        yield sample.id, _Place(shard, token, sample.tokens, teacher, sample.teachers)
+        yield sample.id, _Place(shard, sample, token, teacher)
         token += sample.tokens
         teacher += sample.teachers
 
@@ -185,7 +175,7 @@ def write_features(
         dtype: "float32" or "bfloat16", of the features; hidden states keep the target's dtype, lse is float32.
         max_length: tokens kept of a sequence; None: all.
         max_bytes: most bytes that the store may take; None: no bound but the disk.
-        progress: whether a bar and the size go to standard error.
+        progress: whether size, progress and what was skipped go to standard error.
 
     Raises:
         DataError: settings other than those of the store that was begun, a damaged shard, too little space, or
@@ -256,8 +246,8 @@ def _check_space(
         raise DataError(what, smaller)
     if progress and todo:
         tokens, count = sum(len(s.ids) for shard in shards for s in shard), sum(map(len, shards))
-        said = f"Features of {count} sequences, {tokens} tokens: {_gigabytes(total)} of {settings.dtype} in {folder}"
-        Console(stderr=True).print(said if needed == total else f"{said}; {_gigabytes(needed)} to write", markup=False)
+        said = f"Features of {count} sequences, {tokens} tokens: {_gigabytes(total)} ({settings.dtype}) in {folder}"
+        _say(said if needed == total else f"{said}; {_gigabytes(needed)} to write")
 
 
 def _gigabytes(count: int) -> str:
@@ -274,9 +264,8 @@ def _write(
 ) -> None:
     """Write the shards `todo`, and the index after each."""
     settings = index.settings
-    done = 0
-    with progress_bar("tokens", shown=progress) as bar:
-        task = bar.add_task("features", total=sum(len(shards[number]) for number in todo), done=0)
+    tokens, done = sum(len(s.ids) for number in todo for s in shards[number]), 0
+    with Meter("features, tokens", tokens, "tokens", shown=progress) as meter:
         for number in todo:
             kept: list[Encoded] = []
             skipped: list[str] = []
@@ -286,10 +275,10 @@ def _write(
                 else:
                     skipped.append(encoded.id)
                 done += len(encoded.ids)
-                bar.update(task, advance=1, done=done)
+                meter.update(done, done)
             index.shards[number : number + 1] = [write_shard(folder, number, settings, kept, skipped)]
             index.write(folder)
-    if progress:
+    if progress and todo:
         _report_skipped(index)
 
 
@@ -298,4 +287,8 @@ def _report_skipped(index: Index) -> None:
     for names, why in ((broken, "a number is not finite"), (index.empty, "nothing to train on")):
         if names:
             shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
-            Console(stderr=True).print(f"{len(names)} sequences skipped, {why}: {shown}", markup=False)
+            _say(f"Sequences skipped: {len(names)} ({why}): {shown}")
+
+
+def _say(text: str) -> None:
+    Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)

@@ -22,7 +22,7 @@ from dspine.drafter.proposal import Drafter
 from dspine.errors import DataError, RequestError
 from dspine.target.chat import render, template_digest
 from dspine.target.model import Target
-from dspine.train.progress import progress_bar
+from dspine.train.progress import Meter
 from dspine.train.prompts import Message, Prompt, prompts_digest
 from dspine.train.responses import ResponseMeta, ResponseRow, ResponseWriter
 
@@ -104,7 +104,7 @@ def regenerate(
         max_prompt_tokens: longer prompts are left out and counted; None: what the context allows.
         drafter: makes it faster; greedy answers stay the same, drawn ones keep their law.
         thinking: of the chat template.
-        progress: whether a bar goes to standard error.
+        progress: whether progress goes to standard error.
 
     Raises:
         DataError: the file was made with other settings, or cannot be written.
@@ -117,9 +117,9 @@ def regenerate(
     summary = Summary(Path(out))
     limit = min(max_prompt_tokens or target.context_limit - 1, target.context_limit - 1)
     _refuse_repeated_ids(prompts)
-    with ResponseWriter(out, meta) as writer, progress_bar("tokens", shown=progress) as bar:
+    total = sum(1 + len(prompt.later) for prompt in prompts)
+    with ResponseWriter(out, meta) as writer, Meter("responses", total, "tokens", shown=progress) as meter:
         summary.kept = len(writer.rows)
-        task = bar.add_task("responses", total=sum(1 + len(p.later) for p in prompts), done=0)
         engine = Engine(target, drafter, max_batch=batch)
         for turn in range(1 + max((len(p.later) for p in prompts), default=0)):
             questions = []
@@ -131,7 +131,7 @@ def regenerate(
             for question, answer in _answers(engine, questions, params, batch):
                 writer.append(_row(question, answer))
                 summary.count(answer)
-                bar.update(task, completed=len(writer.rows) + len(summary.too_long), done=summary.tokens)
+                meter.update(len(writer.rows) + len(summary.too_long), summary.tokens)
     summary.seconds = perf_counter() - began
     return summary
 
