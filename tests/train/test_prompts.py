@@ -22,9 +22,7 @@ def write(path, *rows):
 
 
 def bank(source, count):
-    return [
-        Prompt(f"{source}/{i}", source, ({"role": "user", "content": f"{source} {i}"},)) for i in range(count)
-    ]
+    return [Prompt(f"{source}/{i}", source, ({"role": "user", "content": f"{source} {i}"},)) for i in range(count)]
 
 
 def test_the_three_shapes(tmp_path):
