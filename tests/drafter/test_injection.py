@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import torch
+from tests.support.blocks import MASK, VOCAB, small_drafter
 
 from dspine.drafter.dspine import block_mask
 from dspine.kernels.attention import grouped_attention
-from tests.support.blocks import MASK, VOCAB, small_drafter
 
 
 def inject(drafter, layer, states, anchor):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.support.blocks import MASK, VOCAB, small_drafter
 
 from dspine.drafter import DSpine
 from dspine.drafter.dspine import block_mask
 from dspine.kernels.attention import grouped_attention
 from dspine.kernels.kv import Span
-from tests.support.blocks import MASK, VOCAB, small_drafter
 
 
 def batch(drafter: DSpine, seed: int = 1, positions: int = 20):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.support.blocks import VOCAB, small_drafter
 
 from dspine.kernels.kv import Span
 from dspine.kernels.law import Law, draw, law_probs
-from tests.support.blocks import VOCAB, small_drafter
 
 LAWS = {
     "greedy": Law.greedy_rows(3),

@@ -75,7 +75,7 @@ def test_no_mask_when_all_is_visible():
 
 def test_rows_outside_the_cache_and_lengths_outside_the_capacity_are_errors():
     cache = RowCache(1, 2)
-    with pytest.raises(IndexError, match="rows 1..2"):
+    with pytest.raises(IndexError, match=r"rows 1\.\.2"):
         cache.open(Span(1, (0, 0), 1))
     with pytest.raises(IndexError, match="outside the capacity"):
         cache.commit(0, 10_000)

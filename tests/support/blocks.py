@@ -33,7 +33,11 @@ def small_config(**overrides) -> DSpineConfig:
 
 
 def small_drafter(
-    seed: int = 0, dtype: torch.dtype = torch.float32, trained: bool = True, draft_ids: Tensor | None = None, **overrides
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    trained: bool = True,
+    draft_ids: Tensor | None = None,
+    **overrides,
 ) -> DSpine:
     """`trained` gives every parameter random values, so that gates and writes do something; else the initial ones."""
     torch.manual_seed(seed)
