@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.support.blocks import MASK, VOCAB, small_drafter
+from tests.support.blocks import MASK, VOCAB, small_config, small_drafter
 
 from dspine.drafter import DSpine
 from dspine.drafter.dspine import block_mask
@@ -193,3 +193,11 @@ def test_parameter_names_are_those_of_the_public_layout():
     expected = {"fc.weight", "hidden_norm.weight", "norm.weight"}
     expected |= {f"layers.0.{n}" for n in block} | {f"injection.{n}" for n in injection}
     assert names == expected
+
+
+def test_embedding_and_head_stay_the_targets():
+    embedding, head = nn.Embedding(VOCAB, 32), nn.Linear(32, VOCAB, bias=False)
+    config = small_config()
+    drafter = DSpine(config, embedding, head.weight, TransferSpace.fit(head.weight, config.transfer_rank))
+    assert all(name.startswith(("backbone.", "injection.")) for name in drafter.state_dict())
+    assert drafter.head.data_ptr() == head.weight.data_ptr()

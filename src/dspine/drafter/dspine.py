@@ -88,7 +88,8 @@ class DSpine(nn.Module):
         )
         self.space = space
         self.draft_ids = draft_ids
-        # Held in a tuple, so that they are neither parameters nor buffers of this module: they stay the target's.
+        # Detached and held in a tuple, so that they are neither parameters nor buffers here: they stay the target's.
+        head = head.detach()
         self._borrowed = (embedding, head)
         self._draft_head = head if draft_ids is None else head[draft_ids]
 
