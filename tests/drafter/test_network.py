@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.support.blocks import MASK, VOCAB, small_config, small_drafter
+from torch import nn
 
-from dspine.drafter import DSpine
+from dspine.drafter import DSpine, TransferSpace
 from dspine.drafter.dspine import block_mask
 from dspine.kernels.attention import grouped_attention
 from dspine.kernels.kv import Span
