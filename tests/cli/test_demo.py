@@ -31,6 +31,15 @@ def test_the_demo_reports_both_ways_and_succeeds(demo):
         assert words in result.stdout
 
 
+def test_the_last_line_counts_all_prompts_together(demo):
+    lines = [line for line in demo().stdout.splitlines() if line.startswith("│")]
+    one, two, total = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
+    assert (total[0], total[-1]) == ("all", "2 of 2")
+    tokens, rounds = int(total[1]), int(total[2])
+    assert (tokens, rounds) == (int(one[1]) + int(two[1]), int(one[2]) + int(two[2]))
+    assert float(total[3]) == pytest.approx((tokens - 2) / rounds, abs=0.006)  # each prefill gave one token
+
+
 def test_the_demo_fails_when_a_token_differs(demo, monkeypatch):
     monkeypatch.setattr(dspine.demo, "first_margin", lambda *_: 0.5)
     result = demo()

@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import assert_fault, parsed
 
+import dspine.train.regenerate
+from dspine.drafter import DSpine
+from dspine.train.regenerate import Summary
+
 
 @pytest.fixture
 def prompts(tmp_path: Path) -> Path:
@@ -53,9 +57,22 @@ def test_a_drafter_changes_no_answer(by_hand, models, tmp_path):
     by_hand()
     plain = sorted(_rows(tmp_path / "out.jsonl"), key=lambda row: str(row["id"]))
     (tmp_path / "out.jsonl").unlink()
-    report = parsed(by_hand("--drafter", models.drafter, "--json"))
-    assert report["rounds"] > 0
+    by_hand("--drafter", models.drafter)
     assert sorted(_rows(tmp_path / "out.jsonl"), key=lambda row: str(row["id"])) == plain
+
+
+def test_the_drafter_is_put_to_work(by_hand, models, monkeypatch, tmp_path):
+    drafters = []
+
+    def answer_all(target, prompts, out, *, drafter, **_):
+        drafters.append(drafter)
+        return Summary(out)
+
+    monkeypatch.setattr(dspine.train.regenerate, "regenerate", answer_all)
+    by_hand("--drafter", models.drafter)
+    by_hand()
+    assert isinstance(drafters[0], DSpine)
+    assert drafters[1] is None
 
 
 def test_a_recipe_chooses_prompts_and_sizes(run, recipe, prompts, models):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -10,6 +11,9 @@ from rich.table import Table
 from dspine.cli import options as o
 from dspine.cli.console import answer, complain, note, results
 from dspine.cli.models import choose_drafter, open_models
+
+if TYPE_CHECKING:
+    from dspine.demo import Outcome
 
 
 def demo(
@@ -34,21 +38,7 @@ def demo(
     models = open_models(target, chosen)
     outcomes = list(run_demo(models.target, models.engine, PROMPTS[:prompts], max_new_tokens, write=answer, tell=note))
 
-    table = Table("prompt", title="Greedy decoding with and without the drafter", title_justify="left")
-    for column in ("tokens", "rounds", "tau", "plain s", "drafted s", "ratio", "tokens equal"):
-        table.add_column(column, justify="right")
-    for outcome in outcomes:
-        table.add_row(
-            outcome.prompt if len(outcome.prompt) < 40 else outcome.prompt[:37] + "...",
-            str(len(outcome.drafted.completion.token_ids)),
-            str(len(outcome.drafted.completion.rounds)),
-            f"{outcome.drafted.completion.tau:.2f}",
-            f"{outcome.plain.seconds:.2f}",
-            f"{outcome.drafted.seconds:.2f}",
-            f"{outcome.plain.seconds / outcome.drafted.seconds:.2f}x",
-            outcome.verdict,
-        )
-    results().print(table)
+    results().print(_table(outcomes))
     where = models.measured_on()
     results().print(
         f"target {where['target']}, drafter {where['drafter']}, greedy, at most {max_new_tokens} new tokens, "
@@ -61,3 +51,31 @@ def demo(
             "Decoding with the drafter must not change the output: please report this as a bug.",
         )
         raise typer.Exit(1)
+
+
+def _table(outcomes: Sequence[Outcome]) -> Table:
+    """One line a prompt and one for all of them; tau is kept tokens / rounds, of all prompts together in the last."""
+    table = Table("prompt", title="Greedy decoding with and without the drafter", title_justify="left")
+    for column in ("tokens", "rounds", "tau", "plain s", "drafted s", "ratio", "tokens equal"):
+        table.add_column(column, justify="right")
+    for outcome in outcomes:
+        prompt = outcome.prompt if len(outcome.prompt) < 40 else outcome.prompt[:37] + "..."
+        table.add_row(prompt, *_cells([outcome]), outcome.verdict)
+    table.add_section()
+    table.add_row("all", *_cells(outcomes), f"{sum(outcome.margin is None for outcome in outcomes)} of {len(outcomes)}")
+    return table
+
+
+def _cells(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+    drafted = [outcome.drafted.completion for outcome in outcomes]
+    rounds = [record for completion in drafted for record in completion.rounds]
+    fast = sum(outcome.drafted.seconds for outcome in outcomes)
+    slow = sum(outcome.plain.seconds for outcome in outcomes)
+    return (
+        str(sum(len(completion.token_ids) for completion in drafted)),
+        str(len(rounds)),
+        f"{sum(record.kept for record in rounds) / max(1, len(rounds)):.2f}",
+        f"{slow:.2f}",
+        f"{fast:.2f}",
+        f"{slow / fast:.2f}x",
+    )
