@@ -10,7 +10,10 @@ from tests.cli.conftest import assert_fault
 from tests.support.tiny_target import tiny_target
 
 import dspine.demo
-from dspine.demo import first_margin
+from dspine.answer import Answer
+from dspine.cli.demo import cells
+from dspine.decode.records import Completion, RoundRecord
+from dspine.demo import Outcome, first_margin
 from dspine.kernels.kv import Span
 
 PROMPT = list(b"Hello")
@@ -31,13 +34,15 @@ def test_the_demo_reports_both_ways_and_succeeds(demo):
         assert words in result.stdout
 
 
-def test_the_last_line_counts_all_prompts_together(demo):
-    lines = [line for line in demo().stdout.splitlines() if line.startswith("│")]
-    one, two, total = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
-    assert (total[0], total[-1]) == ("all", "2 of 2")
-    tokens, rounds = int(total[1]), int(total[2])
-    assert (tokens, rounds) == (int(one[1]) + int(two[1]), int(one[2]) + int(two[2]))
-    assert float(total[3]) == pytest.approx((tokens - 2) / rounds, abs=0.006)  # each prefill gave one token
+def test_the_last_line_counts_all_prompts_together():
+    def outcome(kept: list[int], drafted: float, plain: float) -> Outcome:
+        rounds = tuple(RoundRecord(5, count - 1, count) for count in kept)
+        done = Completion(0, (1,), tuple(range(1 + sum(kept))), "", "length", rounds)
+        return Outcome("Hello", Answer(done, drafted), Answer(done, plain), None)
+
+    one, two = outcome([4], 1.0, 3.0), outcome([1, 1, 2], 2.0, 1.5)
+    assert cells([one]) == ("5", "1", "4.00", "3.00", "1.00", "3.00x")
+    assert cells([one, two]) == ("10", "4", "2.00", "4.50", "3.00", "1.50x")
 
 
 def test_the_demo_fails_when_a_token_differs(demo, monkeypatch):

@@ -60,13 +60,14 @@ def _table(outcomes: Sequence[Outcome]) -> Table:
         table.add_column(column, justify="right")
     for outcome in outcomes:
         prompt = outcome.prompt if len(outcome.prompt) < 40 else outcome.prompt[:37] + "..."
-        table.add_row(prompt, *_cells([outcome]), outcome.verdict)
+        table.add_row(prompt, *cells([outcome]), outcome.verdict)
     table.add_section()
-    table.add_row("all", *_cells(outcomes), f"{sum(outcome.margin is None for outcome in outcomes)} of {len(outcomes)}")
+    table.add_row("all", *cells(outcomes), f"{sum(outcome.margin is None for outcome in outcomes)} of {len(outcomes)}")
     return table
 
 
-def _cells(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+def cells(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+    """Tokens, rounds, tau, plain seconds, drafted seconds and their ratio, of all outcomes together."""
     drafted = [outcome.drafted.completion for outcome in outcomes]
     rounds = [record for completion in drafted for record in completion.rounds]
     fast = sum(outcome.drafted.seconds for outcome in outcomes)
