@@ -68,7 +68,9 @@ def test_the_second_time_it_is_only_read(source, copy, cache):
 
 def _cut(folder: Path) -> None:
     file = folder / "model.safetensors"
+    times = file.stat()
     file.write_bytes(file.read_bytes()[:-1])
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 def _flip(folder: Path) -> None:
@@ -81,7 +83,7 @@ def _flip(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "fault"),
     [
-        (_cut, "model.safetensors has"),
+        (_cut, "model.safetensors has 432991 bytes instead of 432992"),
         (_flip, "model.safetensors has other contents than were written"),
         (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer.json is missing"),
         (lambda folder: (folder / "manifest.json").unlink(), "manifest.json is missing"),
@@ -172,6 +174,19 @@ def test_whoever_comes_second_takes_what_is_there(copy, made, tmp_path):
     before = (copy / "model.safetensors").stat().st_ino
     gguf._put(aside, copy)
     assert (copy / "model.safetensors").stat().st_ino == before
+
+
+def test_whoever_is_overtaken_at_the_rename_takes_what_came(made, cache, monkeypatch):
+    cache.mkdir(parents=True)
+    folder, aside = cache / made.name, Path(shutil.copytree(made, cache / "aside"))
+
+    def overtaken(source: Path, target: Path) -> None:
+        shutil.copytree(made, target)
+        raise OSError(errno.ENOTEMPTY, "Directory not empty")
+
+    monkeypatch.setattr(gguf.os, "replace", overtaken)
+    gguf._put(aside, folder)
+    assert damage(folder) is None
 
 
 def _prepare(source: Path, ready, results) -> None:

@@ -146,12 +146,11 @@ def test_every_end_token_is_found():
 
 
 def test_head_digest_does_not_depend_on_the_loaded_dtype():
-    in_bfloat16 = tiny_target(dtype=torch.bfloat16)
-    in_float32 = tiny_target(dtype=torch.bfloat16)
-    in_float32.model.float()
+    in_float32, in_bfloat16 = tiny_target(), tiny_target()
+    in_bfloat16.model.bfloat16()
     assert in_bfloat16.head_digest == in_float32.head_digest
     assert len(in_bfloat16.head_digest) == 64
-    assert in_bfloat16.head_digest != tiny_target(dtype=torch.bfloat16, seed=1).head_digest
+    assert in_bfloat16.head_digest != tiny_target(seed=1).head_digest
 
 
 def test_head_digest_covers_the_last_chunk(monkeypatch):
