@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support.oracle import OracleDrafter, oracle, outcome
 from tests.support.tiny_target import EOS, IM_END, tiny_target, tiny_tokenizer
@@ -127,13 +127,36 @@ def test_special_tokens_have_no_text(tokenizer: PreTrainedTokenizerFast) -> None
     assert joined(tokenizer, [*b"a", IM_END, *b"b" * 40, IM_END, IM_END, *"é".encode()]) == "a" + "b" * 40 + "é"
 
 
-@given(ids=st.lists(st.integers(0, 9), max_size=80))
-def test_spaces_between_words_of_a_sentencepiece_tokenizer(ids: list[int]) -> None:
-    """Its decoder drops the space before the first word, so a word alone reads otherwise than inside a text."""
+def sentencepiece_tokenizer() -> PreTrainedTokenizerFast:
+    """Its decoder drops the space before the first word, so a word alone reads otherwise than inside a text; id 10 is
+    special."""
     words = ["▁a", "b", "▁", "▁cd", "e", "<0xC3>", "<0xA9>", "▁f", "<0xE2>", "g"]
     backend = Tokenizer(models.BPE({word: index for index, word in enumerate(words)}, [], byte_fallback=True))
     backend.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, clean_up_tokenization_spaces=False)
+    backend.add_special_tokens(["<s>"])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, clean_up_tokenization_spaces=False)
+
+
+WORDS = [[0], [1], [2], [3], [4], [7], [9], [10], [5, 6]]  # 5 and 6 are the bytes of a character
+
+
+@given(units=st.lists(st.sampled_from(WORDS), max_size=80))
+@example(units=[[0]] + [[10]] * 40 + [[0], [7], [0]])  # words with nothing but special tokens before them
+@example(
+    units=[[1]] + [[5, 6]] * 40 + [[0], [5, 6]]
+)  # bytes are decoded as a run: half a character spoils it
+@example(units=[[1], [1]] + [[5, 6]] * 40 + [[0], [5, 6]])
+def test_spaces_and_bytes_of_a_sentencepiece_tokenizer(units: list[list[int]]) -> None:
+    tokenizer, ids = sentencepiece_tokenizer(), [token for unit in units for token in unit]
     assert joined(tokenizer, ids) == tokenizer.decode(ids, skip_special_tokens=True)
+
+
+def test_what_is_out_stays_where_malformed_bytes_change_what_was_before() -> None:
+    tokenizer, stream = sentencepiece_tokenizer(), Detokenizer(sentencepiece_tokenizer())
+    pieces = [stream.push(token) for token in (1, 5, 6, 5, 9)]
+    assert pieces[:3] == ["b", "", "é"]
+    assert pieces[3] == ""
+    assert pieces[4].strip(REPLACEMENT) == "g"
+    assert tokenizer.decode([1, 5, 6, 5, 9]) == "b" + 3 * REPLACEMENT + "g"

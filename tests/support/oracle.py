@@ -104,6 +104,7 @@ class OracleDrafter:
             else:
                 assert walk is not None
                 assert start == cache.lengths[row] or start == 0
+                assert start + count <= self.max_positions
                 seen = features[index, :count]
                 walk.fits = [k for k in walk.fits if _same(k.features[start : start + count], seen)]
                 assert walk.fits, f"row {row}: features at {start}..{start + count - 1} are of no known sequence"
@@ -122,6 +123,7 @@ class OracleDrafter:
         walk, place = cache.walks[row], cache.lengths[row]
         if walk is None or place == 0:  # a row that is not drafted has no context
             return [0] * self.candidates
+        assert place + self.candidates < self.max_positions
         known = next((k for k in walk.fits if len(k.tokens) > place and k.tokens[place] == anchor), None)
         assert known is not None, f"row {row}: anchor {anchor} at {place} is of no known sequence"
         right = known.script[walk.rounds % len(known.script)] if known.script else 0

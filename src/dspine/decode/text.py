@@ -27,7 +27,7 @@ class Detokenizer:
     A window of the newest tokens is decoded whole at each push, since what a token looks like depends on its left
     neighbours (bytes of one character, the space before a word). tokenizers' `DecodeStream` is not enough: it has no
     flush, and it holds back complete characters that stand before an incomplete one, so that a stop string would be
-    found a token late.
+    found a token late. Some decoders take back a good character when malformed bytes follow it; what is out stays out.
 
     Args:
         tokenizer: decodes ids; special tokens are left out.
