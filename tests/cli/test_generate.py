@@ -121,3 +121,13 @@ def test_an_interrupt_has_its_own_exit_code(generate, monkeypatch):
 
     monkeypatch.setattr(dspine.answer, "follow", interrupted)
     assert_fault(generate("Hello"), 130, "interrupted")
+
+
+@pytest.mark.parametrize("words", [(), ("--raw",)])
+def test_a_prompt_that_is_not_unicode_is_refused(generate, words):
+    assert_fault(generate("a\udcff", *words), 1, "not Unicode", "UTF-8")
+
+
+def test_standard_input_that_is_not_utf8_is_refused(run, models):
+    result = run("generate", "-", "--target", models.target, "--no-drafter", stdin=b"a\xff")
+    assert_fault(result, 1, "standard input is not UTF-8: byte 1")

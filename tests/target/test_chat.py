@@ -35,6 +35,11 @@ def test_render_ends_where_the_answer_begins(plain):
     assert plain.tokenizer.decode(ids) == "<|im_start|>user\nNé?<|im_end|>\n<|im_start|>assistant\n"
 
 
+def test_half_characters_are_refused(plain):
+    with pytest.raises(RequestError, match=r"not Unicode: .* '\\udcff'"):
+        render(plain, [{"role": "user", "content": "a\udcff"}])
+
+
 def test_render_passes_the_thinking_flag(thinker):
     off, on = (thinker.tokenizer.decode(render(thinker, ONE[:1], thinking=flag)) for flag in (False, True))
     assert off == on + EMPTY_THOUGHT

@@ -108,6 +108,12 @@ def test_names_that_lead_nowhere(name, message, tmp_path, monkeypatch):
         load_target(name)
 
 
+@pytest.mark.parametrize("device", ["abacus", "cuda:99"])
+def test_a_device_that_is_not_here(device, folder):
+    with pytest.raises(TargetError, match=f"no device '{device}' here"):
+        load_target(str(folder), device=device)
+
+
 def test_an_empty_folder(tmp_path):
     with pytest.raises(TargetError, match=r"holds no config.json\n.*save_pretrained"):
         load_target(str(tmp_path))

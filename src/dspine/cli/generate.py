@@ -106,9 +106,10 @@ def generate(
 
 
 def _encode(target: Target, text: str, system: str | None, raw: bool, thinking: bool) -> list[int]:
-    from dspine.target.chat import render
+    from dspine.target.chat import refuse_broken, render
 
     if raw:
+        refuse_broken(text)
         ids: list[int] = target.tokenizer.encode(text)
         return ids
     messages = [{"role": "system", "content": system}] if system else []

@@ -123,12 +123,15 @@ def read_prompt(prompt: str | None) -> str:
     """The prompt of the command line, or standard input when it is `-` or missing.
 
     Raises:
-        RequestError: there is nothing in it.
+        RequestError: there is nothing in it, or it is not UTF-8.
     """
     if prompt is None or prompt == "-":
         if sys.stdin.isatty():
             note("Reading the prompt from standard input; Ctrl-D ends it.")
-        prompt = sys.stdin.read()
+        try:
+            prompt = sys.stdin.read()
+        except UnicodeDecodeError as error:
+            raise RequestError(f"standard input is not UTF-8: byte {error.start}", "Give it as UTF-8.") from error
     if not prompt.strip():
         raise RequestError("the prompt is empty", 'give one: dspine generate "Why is the sky blue?"')
     return prompt

@@ -123,7 +123,22 @@ def _text(target: Target, messages: Sequence[Message], thinking: bool, *, prompt
             f"the chat template of {target.name} refuses this conversation (roles: {roles}): {error}",
             "Most templates want system first if at all, then user and assistant in turn.",
         ) from error
+    refuse_broken(text)
     return text
+
+
+def refuse_broken(text: str) -> None:
+    """Refuse text with half characters in it: what Python makes of bytes that are not UTF-8.
+
+    Raises:
+        RequestError: naming the first of them.
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            f"the text is not Unicode: it holds the half character {error.object[error.start]!a}", "Give it as UTF-8."
+        ) from error
 
 
 def _encode(target: Target, text: str) -> list[int]:

@@ -36,20 +36,28 @@ def load_target(name: str, *, dtype: torch.dtype | None = None, device: str | No
         device: by default "cuda" if there is one, else "cpu".
 
     Raises:
-        TargetError: not found, not readable, or of a kind that is not supported.
+        TargetError: not found, not readable, of a kind that is not supported, or no such device.
     """
+    where = _device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     place = _place(name)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    on_cpu = torch.device(device).type == "cpu"
     with quiet():
         try:
             config = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
             refuse_config(config, name)
-            model = full_model(place, name, dtype=dtype or (torch.float32 if on_cpu else "auto"))
+            model = full_model(place, name, dtype=dtype or (torch.float32 if where.type == "cpu" else "auto"))
             tokenizer = _tokenizer(place, name)
         except _UNREADABLE as error:
             raise _unreadable(name, place, error) from error
-        return Target(model.to(device), tokenizer, name=name)
+        return Target(model.to(where), tokenizer, name=name)
+
+
+def _device(name: str) -> torch.device:
+    """The device of a name, which torch can put something on."""
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # torch raises each of them
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise TargetError(f"there is no device {name!r} here: {reason}", "Use cpu, or cuda on a GPU.") from error
 
 
 def _place(name: str) -> str | Path:
