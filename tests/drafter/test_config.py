@@ -53,12 +53,17 @@ def test_another_target_gets_its_own_width_and_smaller_ranks():
         ({"num_key_value_heads": 5}, "multiple"),
         ({"transfer_rank": 5000}, "transfer_rank 5000"),
         ({"top_k": 0}, "top_k is 0"),
+        ({"num_key_value_heads": 0}, "num_key_value_heads is 0"),
+        ({"intermediate_size": 0}, "intermediate_size is 0"),
+        ({"head_dim": 33}, "head_dim is 33"),
+        ({"mask_token_id": -1}, "mask_token_id is -1"),
+        ({"top_k": 200_000}, "top_k 200000"),
         ({"rank": 3}, "unknown rank"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(overrides, message):
     with pytest.raises(ConfigError, match=message):
-        DSpineConfig.for_target(QWEN3_8B, mask_token_id=151669, **overrides)
+        DSpineConfig.for_target(QWEN3_8B, **{"mask_token_id": 151669, **overrides})
 
 
 def test_a_target_too_shallow_for_the_taps_is_refused():

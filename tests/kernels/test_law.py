@@ -83,3 +83,10 @@ def test_rows_pick_their_parameters():
     assert law.rows([0]).greedy
     assert law.rows([2, 1]).temperature.tolist() == [0.5, 1.0]
     assert law.rows([2, 1]).top_k.tolist() == [0, 3]
+
+
+def test_a_rows_law_does_not_depend_on_its_company():
+    logits = torch.randn(2, 5, 3000, generator=torch.Generator().manual_seed(1)) * 6
+    alone = law_probs(logits[:1], Law.of([0.9], [0], [1.0], [0.0]))
+    beside = law_probs(logits, Law.of([0.9, 1.0], [0, 5], [1.0, 0.8], [0.0, 0.1]))
+    assert torch.equal(beside[:1], alone)

@@ -159,7 +159,8 @@ def _some(proposal: Proposal, index: list[int]) -> Proposal:
 
 
 def _ruling(row: Row, raw: Tensor, accepted: int, tokens: list[int]) -> Ruling:
-    if tokens[-1] >= raw.shape[-1]:  # where a draw from a law that is not a number ends
+    # A draw from a law that is not a number ends behind the vocabulary; an argmax lands on the NaN itself.
+    if tokens[-1] >= raw.shape[-1] or bool(raw[accepted, tokens[-1]].isnan()):
         row.end("error", TargetError(f"request {row.request.id}: the target's logits are not numbers"))
         return Ruling(0, [], [])
     asked = row.request.params.logprobs

@@ -13,6 +13,20 @@ from dspine.errors import ConfigError
 from dspine.facts import TargetFacts
 
 
+_POSITIVE = (
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+    "transfer_rank",
+    "message_size",
+    "top_k",
+)
+
+
 def default_taps(num_layers: int, taps: int) -> tuple[int, ...]:
     """Target layers to read: `taps` ids spread from layer 1 to layer N-3 (id k = output of decoder layer k, from 0).
 
@@ -53,16 +67,20 @@ class DSpineConfig:
     top_k: int = 16
 
     def __post_init__(self) -> None:
-        for field in (
-            "hidden_size",
-            "num_hidden_layers",
-            "head_dim",
-            "transfer_rank",
-            "message_size",
-            "top_k",
-        ):
+        for field in _POSITIVE:
             if getattr(self, field) < 1:
                 raise ConfigError(f"drafter config: {field} is {getattr(self, field)}", "It must be at least 1.")
+        if self.head_dim % 2:
+            raise ConfigError(
+                f"drafter config: head_dim is {self.head_dim}", "Rotary positions turn pairs: it must be even."
+            )
+        if self.mask_token_id < 0:
+            raise ConfigError(f"drafter config: mask_token_id is {self.mask_token_id}", "Give an id from 0.")
+        if self.top_k > self.vocab_size:
+            raise ConfigError(
+                f"drafter config: top_k {self.top_k} exceeds the vocabulary of {self.vocab_size}",
+                "Choose a smaller one.",
+            )
         if self.block_size < 2:
             raise ConfigError(
                 f"drafter config: block_size is {self.block_size}",

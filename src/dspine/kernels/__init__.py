@@ -1,1 +1,1 @@
-"""The arithmetic of a round: plain torch definitions, and beside each its fused version of the same signature."""
+"""The arithmetic of a round: plain torch definitions; a fused version of one stands beside it, same signature."""

@@ -76,10 +76,12 @@ def law_probs(logits: Tensor, law: Law) -> Tensor:
     temperature = law.temperature.view(spread)
     greedy = temperature == 0
     scores = logits.float() / torch.where(greedy, torch.ones_like(temperature), temperature)
-    if law.plain:
-        probs = torch.softmax(scores, dim=-1)
-    else:
-        probs = _truncated(scores, law.top_k.view(spread), law.top_p.view(spread), law.min_p.view(spread))
+    probs = torch.softmax(scores, dim=-1)
+    if not law.plain:
+        top_k, top_p, min_p = law.top_k.view(spread), law.top_p.view(spread), law.min_p.view(spread)
+        # A row that truncates nothing keeps its plain softmax, bit for bit: its law must not depend on its company.
+        cut = (top_k > 0) | (top_p < 1) | (min_p > 0)
+        probs = torch.where(cut, _truncated(scores, top_k, top_p, min_p), probs)
     if bool(greedy.any()):
         probs = torch.where(greedy, _one_hot(logits), probs)
     return probs
@@ -96,7 +98,7 @@ def _truncated(scores: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> T
     ordered = ordered.masked_fill((top_k > 0) & (rank >= top_k), -torch.inf)
     probs = torch.softmax(ordered, dim=-1)
     before = probs.double().cumsum(-1) - probs.double()  # mass of the likelier tokens; float32 would drift over V
-    keep = (before < top_p) & (probs >= min_p * probs[..., :1])
+    keep = ((before < top_p) | (top_p >= 1)) & (probs >= min_p * probs[..., :1])
     keep[..., 0] = True  # the likeliest token always stays, whatever rounding did to the bounds
     probs = probs.masked_fill(~keep, 0.0)
     probs = probs / probs.sum(dim=-1, keepdim=True)

@@ -2,7 +2,7 @@
 
 One rule: the gradient of a window does not depend on how the window is split into micro-batches. Where it is
 split, a pass without gradient first collects the denominators and the cross-entropy of λ; anchors and draws are
-keyed by (seed, step, sample), so the second pass sees the same blocks.
+keyed by seed and sample (anchors by epoch, draws by step), so the second pass sees the same blocks.
 Source: DSpine (arXiv 2609.36173), training.
 """
 
@@ -57,7 +57,7 @@ class Learner:
 
     Args:
         drafter: float32 (or float64) weights; trained in place.
-        alpha: weight of cross-entropy against ℓ1.
+        weights: of the objective's terms.
         clip: largest norm of the gradient.
         anchors_per_sample: blocks drawn of a sequence, at most.
         precision: of the matrix products; bfloat16 means autocast, weights and losses stay as they are.

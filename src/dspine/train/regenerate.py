@@ -214,6 +214,8 @@ def _answers(
             question = waiting.popleft()
             live[engine.add(question.prompt_ids, _keyed(params, question.id))] = question
         for update in engine.step():
+            if update.error is not None:  # its row has no answer: writing it would spoil the file
+                raise update.error
             if update.completion is not None:
                 yield live.pop(update.request_id), update.completion
 

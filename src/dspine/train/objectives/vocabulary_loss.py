@@ -135,7 +135,8 @@ class _VocabularyLoss(torch.autograd.Function):
             sums[0] += (counted * (lse - logits.gather(1, row))).sum()
             q = logits.sub_(lse).exp_()
 
-            p = vocabulary.logits(teacher.hidden[part], dtype).sub_(teacher.lse[part, None].to(dtype)).exp_()
+            # Exact even where the drafter's own products are not: its logsumexp is that of float32 logits.
+            p = (teacher.hidden[part].to(dtype) @ vocabulary.head.to(dtype).T).sub_(teacher.lse[part, None].to(dtype)).exp_()
             probs[part] = p.gather(1, index[part])
             outside = 0.0 if vocabulary.ids is None else (1 - p.sum(-1, keepdim=True)).clamp(min=0)
             gap = torch.sub(q, p, out=p)
