@@ -144,9 +144,7 @@ WORDS = [[0], [1], [2], [3], [4], [7], [9], [10], [5, 6]]  # 5 and 6 are the byt
 
 @given(units=st.lists(st.sampled_from(WORDS), max_size=80))
 @example(units=[[0]] + [[10]] * 40 + [[0], [7], [0]])  # words with nothing but special tokens before them
-@example(
-    units=[[1]] + [[5, 6]] * 40 + [[0], [5, 6]]
-)  # bytes are decoded as a run: half a character spoils it
+@example(units=[[1]] + [[5, 6]] * 40 + [[0], [5, 6]])  # bytes are decoded as a run: half a character spoils it
 @example(units=[[1], [1]] + [[5, 6]] * 40 + [[0], [5, 6]])
 def test_spaces_and_bytes_of_a_sentencepiece_tokenizer(units: list[list[int]]) -> None:
     tokenizer, ids = sentencepiece_tokenizer(), [token for unit in units for token in unit]
