@@ -93,7 +93,7 @@ def weights(folder):
 
 
 def test_a_whole_run_leaves_a_drafter_that_loads(recipe, tmp_path):
-    summary = train(recipe)
+    summary = train(recipe, ["training.save_steps=7"])
     assert summary.finished
     assert summary.progress.step == 20
     assert (summary.samples, summary.unused) == (11, 1)
