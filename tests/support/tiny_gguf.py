@@ -6,11 +6,12 @@ from pathlib import Path
 
 import gguf
 import torch
-from tests.support.tiny_target import BYTES, CHAT_TEMPLATE, EOS, SPECIALS, TOKENS, tiny_model
+from tests.support.tiny_target import BOS, BYTES, CHAT_TEMPLATE, EOS, SPECIALS, TOKENS, tiny_model
 from transformers import PreTrainedModel
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-ROWS = TOKENS + 1  # one more token, for the one merge without which the format cannot be written
+MERGED = ("ĠĠ", "ĠĠĠĠ")  # older readers want merges, and more than one
+ROWS = TOKENS + len(MERGED)
 
 _NAMES = {
     "self_attn.q_proj": "attn_q",
@@ -47,11 +48,12 @@ def write_gguf(file: Path) -> Path:
     writer.add_vocab_size(ROWS)
     alphabet = bytes_to_unicode()
     writer.add_tokenizer_model("gpt2")
-    writer.add_token_list([*(alphabet[byte] for byte in range(BYTES)), *SPECIALS, "ĠĠ"])
+    writer.add_token_list([*(alphabet[byte] for byte in range(BYTES)), *SPECIALS, *MERGED])
     writer.add_token_types(
         [gguf.TokenType.NORMAL] * BYTES + [gguf.TokenType.CONTROL] * len(SPECIALS) + [gguf.TokenType.NORMAL]
     )
-    writer.add_token_merges(["Ġ Ġ"])
+    writer.add_token_merges(["Ġ Ġ", "ĠĠ ĠĠ"])
+    writer.add_bos_token_id(BOS)
     writer.add_eos_token_id(EOS)
     writer.add_chat_template(CHAT_TEMPLATE)
     for name, tensor in _tensors(model).items():

@@ -28,7 +28,7 @@ from dspine.target.manifest import damage, sha256_of, write_manifest
 from dspine.target.weights import full_model, quiet
 
 # What the readers of transformers raise for bytes that they do not understand.
-_UNREADABLE = (ValueError, LookupError, ImportError, RuntimeError, struct.error)
+_UNREADABLE = (ValueError, TypeError, AttributeError, LookupError, ImportError, RuntimeError, struct.error)
 _LEFT_BEHIND_S = 3600  # an unfinished folder that nobody wrote to for so long belongs to nobody any more
 
 
