@@ -259,13 +259,12 @@ class DSpine(nn.Module):
         return RowCache(len(self.backbone.layers), rows, dtype=weight.dtype, device=weight.device)
 
     def observe(self, cache: RowCache, span: Span, features: Tensor, counts: Sequence[int]) -> None:
-        with stage("draft/context"):
-            cache.open(span)
-            positions = span.positions(features.device)
-            for layer, (keys, values) in enumerate(self.backbone.context(features.to(self.dtype), positions)):
-                cache.write(layer, keys, values)
-            for row, (start, count) in enumerate(zip(span.starts, counts, strict=True)):
-                cache.commit(span.first + row, start + count)
+        cache.open(span)
+        positions = span.positions(features.device)
+        for layer, (keys, values) in enumerate(self.backbone.context(features.to(self.dtype), positions)):
+            cache.write(layer, keys, values)
+        for row, (start, count) in enumerate(zip(span.starts, counts, strict=True)):
+            cache.commit(span.first + row, start + count)
 
     def propose(self, cache: RowCache, first: int, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
         states = self.draft_block(cache, first, anchors)
