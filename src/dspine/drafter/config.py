@@ -12,7 +12,6 @@ from typing import Any
 from dspine.errors import ConfigError
 from dspine.facts import TargetFacts
 
-
 _POSITIVE = (
     "hidden_size",
     "intermediate_size",

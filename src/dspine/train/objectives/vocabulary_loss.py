@@ -100,9 +100,10 @@ def ordinary_terms(
         labels: (R,) token ids; weights: (R,) in the dtype of the losses.
         teacher: the target's states at the position before each label, (R, d) and (R,).
     """
-    ce, l1, index, probs = _VocabularyLoss.apply(  # type: ignore[no-untyped-call]
-        hidden, vocabulary, labels, weights, teacher, candidates, chunk, torch.is_grad_enabled()
-    )
+    with torch.autocast(hidden.device.type, enabled=False):  # which product is in which type is said in there
+        ce, l1, index, probs = _VocabularyLoss.apply(  # type: ignore[no-untyped-call]
+            hidden, vocabulary, labels, weights, teacher, candidates, chunk, torch.is_grad_enabled()
+        )
     return OrdinaryTerms(ce, l1, vocabulary.tokens(index), probs)
 
 
@@ -136,7 +137,8 @@ class _VocabularyLoss(torch.autograd.Function):
             q = logits.sub_(lse).exp_()
 
             # Exact even where the drafter's own products are not: its logsumexp is that of float32 logits.
-            p = (teacher.hidden[part].to(dtype) @ vocabulary.head.to(dtype).T).sub_(teacher.lse[part, None].to(dtype)).exp_()
+            exact = teacher.hidden[part].to(dtype) @ vocabulary.head.to(dtype).T
+            p = exact.sub_(teacher.lse[part, None].to(dtype)).exp_()
             probs[part] = p.gather(1, index[part])
             outside = 0.0 if vocabulary.ids is None else (1 - p.sum(-1, keepdim=True)).clamp(min=0)
             gap = torch.sub(q, p, out=p)
