@@ -53,6 +53,7 @@ MASK_ID = ("dflash_config", "mask_token_id")
         (put(*TAPS, value="1,3"), ["target_layer_ids", "not a list of layer ids"]),
         (put(*TAPS, value=[1, 3]), ["target_layer_ids names 2 layers", "fc.weight takes in 192", "all 3 layers"]),
         (put(*TAPS, value=[0, 1, 3, 4]), ["target_layer_ids names 4 layers", "fc.weight takes in 192"]),
+        (drop("dspine_format", "target"), ["no dspine_format.target", "which LM head"]),
         (drop(*MASK_ID), ["mask_token_id is missing"]),
         (put(*MASK_ID, value=None), ["mask_token_id is missing"]),
         (put(*MASK_ID, value=-1), ["mask_token_id is -1"]),

@@ -253,12 +253,15 @@ def test_generate_and_stream_raise_what_a_processor_raised(target: Target) -> No
     assert engine.pending == 0
 
 
-def test_a_law_that_is_not_a_number_ends_the_request(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_law_that_is_not_a_number_ends_the_request(
+    target: Target, monkeypatch: pytest.MonkeyPatch, temperature: float
+) -> None:
     engine = Engine(target)
     with monkeypatch.context() as patch:
         patch.setattr(target, "logits", lambda hidden: Target.logits(target, hidden) * torch.nan)
         with pytest.raises(TargetError, match="not numbers"):
-            engine.generate([PROMPT], SamplingParams(temperature=1.0))
+            engine.generate([PROMPT], SamplingParams(temperature=temperature))
     assert len(engine.generate([PROMPT], SamplingParams(max_new_tokens=4))[0].token_ids) == 4
 
 

@@ -278,6 +278,8 @@ def test_held_out_prompts_come_from_every_source_in_turn(recipe, tmp_path):
     assert sources == ["a", "b", "a"], "c is too long"
     assert ["!" in text for text in texts] == [False, True, False]
     assert len(set(texts)) == 3
+    with pytest.raises(DataError, match="held-out prompts are among the responses to train on"):
+        preparation.held_out_prompts(given, target, {row["id"] for row in asked})
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 from torch import Tensor
 
+from dspine.checkpoint.own import OWN
 from dspine.checkpoint.record import CheckpointConfig, TargetRecord
 from dspine.errors import CheckpointError, DspineError
 from dspine.target.chat import render, template_digest
@@ -48,6 +49,12 @@ def check_fit(config: CheckpointConfig, target: Target) -> None:
                 f"{config.folder}: {field} is {ours}, and the {meaning} of {target.name} is {theirs}",
                 _made_for(config.target, target),
             )
+    if config.target is None and config.layout == OWN.name:
+        raise CheckpointError(
+            f"{config.folder}: config.json has no dspine_format.target, so nothing says which LM head its transfer "
+            "basis belongs to",
+            "Take the config.json that was saved with these weights; codes cannot be made from another head.",
+        )
     if config.target is not None and config.target.head_sha256 != target.head_digest:
         raise CheckpointError(
             f"{config.folder}: trained with an LM head of digest {config.target.head_sha256[:16]}, and that of "

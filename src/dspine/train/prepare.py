@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,7 +87,7 @@ def prepare(recipe: Recipe) -> Prepared:
         store=store,
         samples=samples,
         unused=sorted({row.id for row in rows} - set(samples)),
-        held_out=held_out_prompts(recipe, target),
+        held_out=held_out_prompts(recipe, target, {row.id for row in rows}),
         coverage=share,
         identity=_identity(recipe, target, drafter, rows),
     )
@@ -127,12 +127,25 @@ def mask_id(target: Target, token: str) -> int:
     return vocabulary[token]
 
 
-def held_out_prompts(recipe: Recipe, target: Target) -> list[list[int]]:
-    """Prompts for measuring tau, in turn from every source, short enough and as the target is asked them."""
+def held_out_prompts(recipe: Recipe, target: Target, trained: Set[str] = frozenset()) -> list[list[int]]:
+    """Prompts for measuring tau, in turn from every source, short enough and as the target is asked them.
+
+    Args:
+        trained: ids of the responses that are trained on.
+
+    Raises:
+        DataError: a held-out prompt is among them, as where the mix was changed after the responses were made.
+    """
     if not (recipe.data.held_out and recipe.evaluate.prompts):
         return []
     mix = [(entry.source, entry.count, entry.suffix) for entry in recipe.data.mix]
     chosen = select(read_prompts(recipe.data.prompts), mix, recipe.data.seed, recipe.data.held_out).held_out
+    if leaked := sorted({prompt.id for prompt in chosen} & trained):
+        raise DataError(
+            f"{len(leaked)} held-out prompts are among the responses to train on ({', '.join(leaked[:3])}, ...): tau "
+            "on them would say nothing",
+            "Keep data.mix, data.seed and data.held_out as they were when the responses were made, or make them anew.",
+        )
     rendered = [render(target, list(prompt.messages), thinking=recipe.data.thinking) for prompt in _in_turn(chosen)]
     return [ids for ids in rendered if len(ids) <= recipe.data.max_prompt_tokens][: recipe.evaluate.prompts]
 
