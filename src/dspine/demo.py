@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,24 +24,24 @@ from dspine.target.model import Target
 MARGIN = 1e-3  # logits
 _WARM_UP_TOKENS = 8
 
-PROMPTS = (
-    "A baker makes 12 trays of 8 rolls and sells all but 17 of them. How many rolls does he sell? "
+PROMPTS = {
+    "arithmetic": "A baker makes 12 trays of 8 rolls and sells all but 17 of them. How many rolls does he sell? "
     "Work it out step by step.",
-    "Write a Python function that returns the second largest number of a list.",
-    "Explain in three sentences why we see the flash of a lightning before we hear its thunder.",
-    "Give me a simple plan for learning to swim as an adult.",
-)
+    "code": "Write a Python function that returns the second largest number of a list.",
+    "science": "Explain in three sentences why we see the flash of a lightning before we hear its thunder.",
+    "advice": "Give me a simple plan for learning to swim as an adult.",
+}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One prompt of the demo, decoded both ways.
+    """One prompt of the demo, by its name, decoded both ways.
 
     margin: where the answers first differ, how far apart (in logits) the target sees the two tokens, provided
         that they are its two likeliest; infinity if they are not; None if the answers are the same.
     """
 
-    prompt: str
+    name: str
     drafted: Answer
     plain: Answer
     margin: float | None
@@ -62,7 +62,7 @@ class Outcome:
 def run_demo(
     target: Target,
     engine: Engine,
-    prompts: Sequence[str],
+    prompts: Mapping[str, str],
     max_new_tokens: int,
     *,
     write: Callable[[str], None],
@@ -73,7 +73,7 @@ def run_demo(
     Args:
         target: the model.
         engine: an engine over it, with a drafter.
-        prompts: user messages.
+        prompts: user messages, by name.
         max_new_tokens: cap of an answer.
         write: receives the drafted answer piece by piece.
         tell: receives remarks on what is happening.
@@ -81,17 +81,17 @@ def run_demo(
     plain_engine = Engine(target, max_batch=1)
     params = SamplingParams(max_new_tokens=max_new_tokens)
     warm_up = SamplingParams(max_new_tokens=_WARM_UP_TOKENS)
-    ids = [render(target, [{"role": "user", "content": prompt}]) for prompt in prompts]
+    ids = {name: render(target, [{"role": "user", "content": text}]) for name, text in prompts.items()}
     for each in (engine, plain_engine):  # the first tokens pay for set-up that belongs to neither side
-        each.generate([ids[0]], warm_up)
-    for number, (prompt, prompt_ids) in enumerate(zip(prompts, ids, strict=True), 1):
-        tell(f"[{number}/{len(prompts)}] {prompt}")
+        each.generate([next(iter(ids.values()))], warm_up)
+    for number, (name, prompt_ids) in enumerate(ids.items(), 1):
+        tell(f"[{number}/{len(prompts)}] {prompts[name]}")
         drafted = follow(engine, prompt_ids, params, write)
         write("\n\n")
         tell("The same without the drafter, to compare ...")
         plain = follow(plain_engine, prompt_ids, params)
         tokens = (drafted.completion.token_ids, plain.completion.token_ids)
-        yield Outcome(prompt, drafted, plain, first_margin(target, prompt_ids, *tokens))
+        yield Outcome(name, drafted, plain, first_margin(target, prompt_ids, *tokens))
 
 
 def first_margin(target: Target, prompt: Sequence[int], one: Sequence[int], other: Sequence[int]) -> float | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from dspine.cli import options as o
@@ -36,7 +38,8 @@ def demo(
     if chosen is None:
         raise typer.BadParameter(f"the demo needs a drafter and none is shipped for {target}: name one with --drafter")
     models = open_models(target, chosen)
-    outcomes = list(run_demo(models.target, models.engine, PROMPTS[:prompts], max_new_tokens, write=answer, tell=note))
+    chosen_prompts = dict(islice(PROMPTS.items(), prompts))
+    outcomes = list(run_demo(models.target, models.engine, chosen_prompts, max_new_tokens, write=answer, tell=note))
 
     results().print(_table(outcomes))
     where = models.measured_on()
@@ -55,12 +58,12 @@ def demo(
 
 def _table(outcomes: Sequence[Outcome]) -> Table:
     """One line a prompt and one for all of them; tau is kept tokens / rounds, of all prompts together in the last."""
-    table = Table("prompt", title="Greedy decoding with and without the drafter", title_justify="left")
-    for column in ("tokens", "rounds", "tau", "plain s", "drafted s", "ratio", "tokens equal"):
-        table.add_column(column, justify="right")
+    table = Table(title="Greedy decoding with and without the drafter", title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("prompt")
+    for column in ("tokens", "rounds", "tau", "plain s", "drafted s", "ratio", "equal"):
+        table.add_column(column, justify="right", no_wrap=True)
     for outcome in outcomes:
-        prompt = outcome.prompt if len(outcome.prompt) < 40 else outcome.prompt[:37] + "..."
-        table.add_row(prompt, *cells([outcome]), outcome.verdict)
+        table.add_row(outcome.name, *cells([outcome]), outcome.verdict)
     table.add_section()
     table.add_row("all", *cells(outcomes), f"{sum(outcome.margin is None for outcome in outcomes)} of {len(outcomes)}")
     return table
