@@ -243,9 +243,11 @@ def test_what_is_no_store(target, tmp_path):
     with pytest.raises(DataError, match=r"cannot read .*index\.json"):
         FeatureStore.open(tmp_path)
     make(target, tmp_path / "s")
-    for damage in ("{", "[]", '{"format": "other"}', '{"format": "dspine-features-1"}'):
-        (tmp_path / "s" / "index.json").write_text(damage)
-        with pytest.raises(DataError, match=r"index\.json cannot be used"):
+    index = tmp_path / "s" / "index.json"
+    other = index.read_text().replace("dspine-features-1", "dspine-features-9")
+    for damage, said in (("{", ""), ("[]", ""), ('{"format": "dspine-features-1"}', ""), (other, "its format is")):
+        index.write_text(damage)
+        with pytest.raises(DataError, match=rf"index\.json cannot be used: .*{said}"):
             FeatureStore.open(tmp_path / "s")
 
 

@@ -235,7 +235,7 @@ def _check_space(
     max_bytes: int | None,
     progress: bool,
 ) -> None:
-    sizes = [sum(settings.bytes_of(len(s.ids), sum(s.loss_mask[1:])) for s in shard) for shard in shards]
+    sizes = [sum(map(settings.bytes_of, shard)) for shard in shards]
     total, needed, free = sum(sizes), sum(sizes[number] for number in todo), shutil.disk_usage(folder).free
     smaller = "Store bfloat16, train on fewer responses, or train without a store."
     if max_bytes is not None and total > max_bytes:

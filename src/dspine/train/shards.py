@@ -52,8 +52,9 @@ class StoreSettings:
     dtype: str
     hidden_dtype: str
 
-    def bytes_of(self, tokens: int, teachers: int) -> int:
+    def bytes_of(self, sequence: TrainingSequence) -> int:
         """Bytes of a sequence on disk: ids, mask and features of its tokens, hidden state and lse of its teachers."""
+        tokens, teachers = len(sequence.ids), sum(sequence.loss_mask[1:])
         feature, hidden = DTYPES[self.dtype].itemsize, HIDDEN_DTYPES[self.hidden_dtype].itemsize
         width = len(self.taps) * self.hidden_size
         return tokens * (4 + 1 + width * feature) + teachers * (self.hidden_size * hidden + 4)
@@ -173,7 +174,7 @@ def plan(settings: StoreSettings, sequences: Sequence[TrainingSequence]) -> list
     shards: list[list[TrainingSequence]] = []
     held = 0
     for sequence in sorted(sequences, key=lambda s: (len(s.ids), s.id)):
-        size = settings.bytes_of(len(sequence.ids), sum(sequence.loss_mask[1:]))
+        size = settings.bytes_of(sequence)
         if not shards or len(shards[-1]) == SHARD_SEQUENCES or held + size > SHARD_BYTES:
             shards.append([])
             held = 0
