@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 from tests.support.tiny_drafter import tiny_drafter
 from tests.support.tiny_target import tiny_target
 
-from dspine.train.learner import Learner, Moment
+from dspine.train.learner import Learner, Moment, widened
 from dspine.train.objectives.dspine import Weights
 from dspine.train.responses import ResponseRow
 from dspine.train.sequences import online_batch
@@ -59,6 +60,20 @@ def test_the_gradient_is_clipped_and_its_norm_reported_before():
     norm = torch.stack([p.grad.norm() for p in learner.drafter.parameters() if p.grad is not None]).norm()
     assert report.gradient_norm > 0.25
     assert abs(norm.item() - 0.25) < 1e-4
+
+
+def test_more_padding_changes_nothing():
+    learner, batch = learner_and_batch()
+    tight = learner.gradients([batch], MOMENT)
+    gradient = _fusion(learner).grad.clone()
+    learner.optimizer.zero_grad()
+    wide = widened(batch, 32)
+    assert wide.ids.shape == (2, 32)
+    assert wide.lengths.tolist() == batch.lengths.tolist()
+    report = learner.gradients([wide], MOMENT)
+    assert (report.blocks, report.tokens) == (tight.blocks, tight.tokens)
+    assert report.loss == pytest.approx(tight.loss, rel=1e-6)
+    torch.testing.assert_close(_fusion(learner).grad, gradient, rtol=1e-4, atol=1e-6)
 
 
 def _fusion(learner):

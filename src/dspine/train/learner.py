@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -22,6 +22,8 @@ from dspine.train.curriculum import draw_replaced
 from dspine.train.objectives.dspine import TERMS, Terms, Weights, dspine_terms, window_loss
 from dspine.train.objectives.vocabulary_loss import DraftVocabulary, Teacher
 from dspine.train.sequences import SequenceBatch
+
+WIDTH = 64  # positions of a batch are a multiple of it
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class Learner:
 
     def step(self, parts: Sequence[SequenceBatch], moment: Moment) -> StepReport:
         """Move the weights by one window; where its loss or gradient is not finite they stay, bit for bit."""
-        report = self.gradients(parts, moment)
+        report = self.gradients([widened(part) for part in parts], moment)
         if not report.bad:
             for group in self.optimizer.param_groups:
                 group["lr"] = moment.learning_rate
@@ -158,6 +160,24 @@ class Learner:
     def _autocast(self) -> AbstractContextManager[object]:
         device = self.drafter.codes.device.type
         return torch.autocast(device, dtype=torch.bfloat16, enabled=self.precision == torch.bfloat16)
+
+
+def widened(batch: SequenceBatch, multiple: int = WIDTH) -> SequenceBatch:
+    """The batch padded on the right to a multiple of positions.
+
+    Lengths differ from window to window; the library that multiplies matrices compiles and keeps code for every shape
+    that it meets, so few shapes save memory and time.
+    """
+    missing = -batch.ids.shape[1] % multiple
+    pad = torch.nn.functional.pad
+    return replace(
+        batch,
+        ids=pad(batch.ids, (0, missing)),
+        loss_mask=pad(batch.loss_mask, (0, missing)),
+        features=pad(batch.features, (0, 0, 0, missing)),
+        hidden=pad(batch.hidden, (0, 0, 0, missing)),
+        lse=pad(batch.lse, (0, missing)),
+    )
 
 
 def suspects(parts: Sequence[SequenceBatch]) -> tuple[str, ...]:

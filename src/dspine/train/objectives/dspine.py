@@ -113,8 +113,8 @@ def dspine_terms(
         candidates: K, the size of the ordinary output's candidate sets.
     """
     rows = blocks.supervised.nonzero(as_tuple=True)  # R supervised (n, a, i)
-    labels, predecessors = blocks.labels[rows], blocks.predecessors[rows]
-    last, hidden = states.last[rows], states.hidden[rows]
+    labels = blocks.labels[rows]
+    hidden = states.hidden[rows]
     dtype = torch.promote_types(hidden.dtype, torch.float32)
     w = place_weights(blocks.supervised.shape[-1], weights.gamma).to(hidden.device, dtype)[rows[2]]
 
@@ -122,7 +122,9 @@ def dspine_terms(
     law = Teacher(teacher.hidden[rows[0], positions], teacher.lse[rows[0], positions])
     ordinary = ordinary_terms(hidden, vocabulary, labels, w, law, candidates=candidates, chunk=weights.chunk)
 
-    refined = drafter.refine(last, predecessors)
+    # Over all places, supervised or not: a shape that changes with every step would fill the caches of the library
+    # that multiplies matrices (gigabytes in an hour), and few places are unsupervised.
+    refined = drafter.refine(states.last, blocks.predecessors)[rows]
     with torch.autocast(hidden.device.type, enabled=False):  # K scores a row: small, so exact
         log_q = drafter.candidate_scores(refined.to(dtype), ordinary.candidates).log_softmax(-1)  # (R, K)
     mass = ordinary.candidate_probs.sum(-1)

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
+ROWS = 64
+
 
 @dataclass(frozen=True)
 class DraftVocabulary:
@@ -39,13 +41,13 @@ class DraftVocabulary:
     def logits(self, hidden: Tensor, dtype: torch.dtype) -> Tensor:
         """(R, d) -> (R, V_d) in `dtype`."""
         if self.fast is not None:
-            return (hidden.to(self.fast.dtype) @ self.fast.T).to(dtype)
+            return (_whole(hidden.to(self.fast.dtype)) @ self.fast.T)[: len(hidden)].to(dtype)
         return hidden.to(dtype) @ self.head.to(dtype).T
 
     def back(self, gradient: Tensor) -> Tensor:
         """(R, V_d) gradient of logits -> (R, d) gradient of the hidden rows."""
         if self.fast is not None:
-            return (gradient.to(self.fast.dtype) @ self.fast).to(gradient.dtype)
+            return (_whole(gradient.to(self.fast.dtype)) @ self.fast)[: len(gradient)].to(gradient.dtype)
         return gradient @ self.head.to(gradient.dtype)
 
     def index(self, tokens: Tensor) -> Tensor:
@@ -63,6 +65,11 @@ class DraftVocabulary:
     def tokens(self, index: Tensor) -> Tensor:
         """Token id of each row."""
         return index if self.ids is None else self.ids[index]
+
+
+def _whole(rows: Tensor) -> Tensor:
+    """Zero rows added up to a multiple of `ROWS`, so that few shapes occur: each is compiled and kept for good."""
+    return torch.nn.functional.pad(rows, (0, 0, 0, -len(rows) % ROWS))
 
 
 @dataclass(frozen=True)
