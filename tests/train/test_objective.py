@@ -314,3 +314,23 @@ def test_gradients_of_half_precision_products(precision):
     exact = gradient(torch.float64, torch.float64)
     error = (gradient(torch.float32, precision) - exact).norm() / exact.norm()
     assert error < (1e-5 if precision == torch.float32 else 1e-2)
+
+
+def test_the_teacher_is_exact_under_bfloat16_products():
+    """Its logsumexp comes from float32 logits: probabilities from coarser ones would not sum to 1."""
+    generator = torch.Generator().manual_seed(0)
+    head, hidden = torch.randn(300, 64, generator=generator), torch.randn(20, 64, generator=generator)
+    law = (hidden.double() @ head.double().T).softmax(-1)
+    lse = (hidden.double() @ head.double().T).logsumexp(-1).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = ordinary_terms(
+            torch.randn(20, 64, generator=generator),
+            DraftVocabulary.of(head, None, precision=torch.bfloat16),
+            torch.zeros(20, dtype=torch.int64),
+            torch.ones(20),
+            Teacher(hidden, lse),
+            candidates=5,
+            chunk=7,
+        )
+    exact = law.gather(1, found.candidates)
+    torch.testing.assert_close(found.candidate_probs.double(), exact, rtol=1e-4, atol=1e-9)

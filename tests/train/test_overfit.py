@@ -41,7 +41,7 @@ class Learned:
 
 @pytest.fixture(scope="module")
 def learned() -> Learned:
-    target = tiny_target(initializer_range=0.5)
+    target = tiny_target(initializer_range=0.8)
     generator = torch.Generator().manual_seed(0)
     prompts = [torch.randint(0, 250, (PROMPT,), generator=generator).tolist() for _ in range(32)]
     answers = [list(c.token_ids) for c in Engine(target, max_batch=32).generate(prompts, PARAMS)]
@@ -61,8 +61,8 @@ def learned() -> Learned:
 
 def test_acceptance_approaches_the_block_size(learned):
     acceptance = measure_tau(learned.target, learned.drafter, learned.prompts, max_new_tokens=NEW)
-    assert acceptance.tau > 3.4, "of 4"
-    assert acceptance.tau_unrefined > 3.4
+    assert acceptance.tau > 3.5, "of 4"
+    assert acceptance.tau_unrefined > 3.5
     assert acceptance.prompts == 32
 
 

@@ -42,6 +42,10 @@ class DraftVocabulary:
         """(R, d) -> (R, V_d) in `dtype`."""
         if self.fast is not None:
             return (_whole(hidden.to(self.fast.dtype)) @ self.fast.T)[: len(hidden)].to(dtype)
+        return self.exact_logits(hidden, dtype)
+
+    def exact_logits(self, hidden: Tensor, dtype: torch.dtype) -> Tensor:
+        """The same with the product itself in `dtype`: for the teacher, whose logsumexp is of such logits."""
         return hidden.to(dtype) @ self.head.to(dtype).T
 
     def back(self, gradient: Tensor) -> Tensor:
@@ -143,9 +147,7 @@ class _VocabularyLoss(torch.autograd.Function):
             sums[0] += (counted * (lse - logits.gather(1, row))).sum()
             q = logits.sub_(lse).exp_()
 
-            # Exact even where the drafter's own products are not: its logsumexp is that of float32 logits.
-            exact = teacher.hidden[part].to(dtype) @ vocabulary.head.to(dtype).T
-            p = exact.sub_(teacher.lse[part, None].to(dtype)).exp_()
+            p = vocabulary.exact_logits(teacher.hidden[part], dtype).sub_(teacher.lse[part, None].to(dtype)).exp_()
             probs[part] = p.gather(1, index[part])
             outside = 0.0 if vocabulary.ids is None else (1 - p.sum(-1, keepdim=True)).clamp(min=0)
             gap = torch.sub(q, p, out=p)
