@@ -253,6 +253,14 @@ def test_generate_and_stream_raise_what_a_processor_raised(target: Target) -> No
     assert engine.pending == 0
 
 
+def test_a_minimum_that_the_context_cannot_hold_is_refused(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target, "context_limit", len(PROMPT) + 5)
+    with pytest.raises(RequestError, match=r"min_new_tokens is 6, .* room for 5"):
+        Engine(target).add(PROMPT, SamplingParams(min_new_tokens=6, max_new_tokens=9))
+    [answer] = Engine(target).generate([PROMPT], SamplingParams(min_new_tokens=5, max_new_tokens=9))
+    assert len(answer.token_ids) == 5
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_law_that_is_not_a_number_ends_the_request(
     target: Target, monkeypatch: pytest.MonkeyPatch, temperature: float

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 
 import torch
-from tests.support.blocks import MASK, VOCAB, small_drafter
+from tests.support.blocks import MASK, VOCAB, packed_attention, small_drafter
 
 from dspine.drafter.dspine import block_mask
-from dspine.kernels.attention import grouped_attention
 
 
 def inject(drafter, layer, states, anchor):
@@ -45,10 +44,7 @@ def test_the_pass_equals_the_formulas():
     x = drafter._borrowed[0](inputs.flatten(1))
     rotary = drafter.backbone.rotary(positions, x.dtype)
 
-    def attend(layer, query, keys, values):
-        before_keys, before_values = context[layer]
-        return grouped_attention(query, torch.cat((before_keys, keys), 2), torch.cat((before_values, values), 2), mask)
-
+    attend = packed_attention(context, mask)
     for index, layer in enumerate(drafter.backbone.layers):
         before = layer(index, x, rotary, attend)
         blocks = [before[0, b * size : (b + 1) * size] for b in range(2)]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.support.blocks import MASK, VOCAB, small_config, small_drafter
+from tests.support.blocks import MASK, VOCAB, packed_attention, small_config, small_drafter
 from torch import nn
 
 from dspine.drafter import DSpine, TransferSpace
 from dspine.drafter.dspine import block_mask
-from dspine.kernels.attention import grouped_attention
 from dspine.kernels.kv import Span
 
 
@@ -33,10 +32,7 @@ def dflash_forward(drafter: DSpine, features, lengths, anchors, tokens):
     x = drafter._borrowed[0](inputs.flatten(1))
     rotary = drafter.backbone.rotary(positions, x.dtype)
 
-    def attend(layer, query, keys, values):
-        before_keys, before_values = context[layer]
-        return grouped_attention(query, torch.cat((before_keys, keys), 2), torch.cat((before_values, values), 2), mask)
-
+    attend = packed_attention(context, mask)
     for index, layer in enumerate(drafter.backbone.layers):
         x = layer(index, x, rotary, attend)
     return drafter.backbone.norm(x).reshape(2, 3, size, -1)[:, :, 1:]

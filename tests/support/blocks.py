@@ -6,8 +6,20 @@ import torch
 from torch import Tensor, nn
 
 from dspine.drafter import DSpine, DSpineConfig, TransferSpace
+from dspine.drafter.backbone import Attend
+from dspine.kernels.attention import grouped_attention
 
 VOCAB, WIDTH, MASK = 96, 32, 95
+
+
+def packed_attention(context: list[tuple[Tensor, Tensor]], mask: Tensor) -> Attend:
+    """Attention of packed blocks over context keys and values, as training does it."""
+
+    def attend(layer: int, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        before_keys, before_values = context[layer]
+        return grouped_attention(query, torch.cat((before_keys, keys), 2), torch.cat((before_values, values), 2), mask)
+
+    return attend
 
 
 def small_config(**overrides) -> DSpineConfig:

@@ -169,13 +169,7 @@ class Batch:
             positions = [row.position + 1 for row in self.rows]
             uniforms = uniform_rows(seeds, "draft", positions, self._candidates, anchors.device)
         proposal = self._drafter.propose(self._context, 0, anchors, law, uniforms)
-        if width == self._candidates:
-            return proposal
-        return Proposal(
-            tokens=proposal.tokens[:, :width],
-            support=None if proposal.support is None else proposal.support[:, :width],
-            probs=None if proposal.probs is None else proposal.probs[:, :width],
-        )
+        return proposal if width == self._candidates else proposal.places(width)
 
     def _observe(self, starts: Sequence[int], features: Tensor | None, rulings: Sequence[Ruling]) -> None:
         """Show the drafter the anchor and the candidates that stood. A row that is not drafted keeps no context."""

@@ -39,11 +39,12 @@ class Mixture:
     def of(cls, rows: Sequence[Row], device: torch.device) -> Mixture:
         params = [row.request.params for row in rows]
         sampled = [index for index, p in enumerate(params) if not p.greedy]
+        law = law_of(params, device)
         return cls(
-            law=law_of(params, device),
+            law=law,
             greedy=[index for index, p in enumerate(params) if p.greedy],
             sampled=sampled,
-            sampled_law=law_of([params[index] for index in sampled], device),
+            sampled_law=law.rows(sampled),
         )
 
 
@@ -134,7 +135,7 @@ def _verdict(
         return verify(probs, proposal, noise, lengths)
     assert choices is not None
     assert probs is not None
-    drawn = verify(probs, _some(proposal, mixture.sampled), noise, lengths[mixture.sampled])
+    drawn = verify(probs, proposal.rows(mixture.sampled), noise, lengths[mixture.sampled])
     chosen = verify_greedy(choices, proposal.tokens, lengths)
     chosen.accepted[mixture.sampled] = drawn.accepted
     chosen.next_token[mixture.sampled] = drawn.next_token
@@ -147,15 +148,6 @@ def _noise(rows: Sequence[Row], candidates: int, device: torch.device) -> Tensor
     positions = [row.position + 1 for row in rows]
     judging = uniform_rows(seeds, "accept", positions, candidates, device)
     return torch.cat((judging, uniform_rows(seeds, "next", positions, 1, device)), dim=1)
-
-
-def _some(proposal: Proposal, index: list[int]) -> Proposal:
-    """The proposals of some rows."""
-    return Proposal(
-        tokens=proposal.tokens[index],
-        support=None if proposal.support is None else proposal.support[index],
-        probs=None if proposal.probs is None else proposal.probs[index],
-    )
 
 
 def _ruling(row: Row, raw: Tensor, accepted: int, tokens: list[int]) -> Ruling:

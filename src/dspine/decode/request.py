@@ -40,17 +40,24 @@ class Request:
 
         Raises:
             RequestError: the prompt is empty, too long for the context, or holds ids outside the vocabulary; a
-                parameter does not fit the vocabulary.
+                parameter does not fit the vocabulary, or the context cannot hold min_new_tokens.
         """
         prompt = tuple(int(token) for token in prompt)
         _check_prompt(prompt, target)
         params.check(target.vocab_size)
+        room = target.context_limit - len(prompt)
+        if params.min_new_tokens > room:
+            raise RequestError(
+                f"min_new_tokens is {params.min_new_tokens}, and after a prompt of {len(prompt)} tokens the context of "
+                f"{target.name} has room for {room}",
+                "ask for fewer, or shorten the prompt",
+            )
         terminators = params.terminators(target.eos_ids)
         return cls(
             id=number,
             prompt=prompt,
             params=params,
-            cap=min(params.max_new_tokens, target.context_limit - len(prompt)),
+            cap=min(params.max_new_tokens, room),
             terminators=terminators,
             seed=_seed(params),
             processor=RowProcessor(params, len(prompt), terminators, target.decodable),

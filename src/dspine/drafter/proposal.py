@@ -6,7 +6,7 @@ Source: DSpine (arXiv 2609.36173), predecessor-conditioned decoding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,6 +34,20 @@ class Proposal:
     @property
     def candidates(self) -> int:
         return self.tokens.shape[1]
+
+    def rows(self, index: list[int]) -> Proposal:
+        """The proposals of some rows, in the order of `index`."""
+        return self._map(lambda field: field[index])
+
+    def places(self, width: int) -> Proposal:
+        """The first `width` places of every row."""
+        return self._map(lambda field: field[:, :width])
+
+    def _map(self, pick: Callable[[Tensor], Tensor]) -> Proposal:
+        fields = (self.tokens, self.support, self.probs, self.confidence)
+        tokens, *others = (None if field is None else pick(field) for field in fields)
+        assert tokens is not None
+        return Proposal(tokens, *others)
 
 
 class Drafter(Protocol):

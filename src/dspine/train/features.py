@@ -237,7 +237,7 @@ def _check_space(
 ) -> None:
     sizes = [sum(map(settings.bytes_of, shard)) for shard in shards]
     total, needed, free = sum(sizes), sum(sizes[number] for number in todo), shutil.disk_usage(folder).free
-    smaller = "Store bfloat16, train on fewer responses, or train without a store."
+    smaller = "Train on fewer responses, or tap fewer layers."
     if max_bytes is not None and total > max_bytes:
         what = f"the feature store {folder} would take {total} bytes ({_gigabytes(total)}); max_bytes is {max_bytes}"
         raise DataError(what, f"Raise max_bytes to at least {total}. {smaller}")

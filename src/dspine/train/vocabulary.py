@@ -1,8 +1,9 @@
 """The restricted draft vocabulary: which token ids a small machine's drafter may propose.
 
 One rule: the ids that the target itself writes most often in the training responses, ties to the smaller id,
-every EOS id always among them. What it costs: a token outside can never be accepted, so tau is bounded by the
-share of response tokens inside, which `coverage` measures and the training log prints.
+every EOS id always among them. What it costs: a token outside can never be proposed and ends its block. With a
+share c of tokens inside, tau is at most about 1 + c + c² + ... + c^M; `coverage` measures c and the training log
+prints it.
 Source: DSpine (arXiv 2609.36173) uses the full vocabulary; the restriction is ours.
 """
 
