@@ -44,6 +44,7 @@ def regenerate(
     thinking: Annotated[
         bool, typer.Option("--thinking", help="Let the target think first.", rich_help_panel=BY_HAND)
     ] = False,
+    dtype: o.DtypeOption = None,
     as_json: o.JsonOption = False,
 ) -> None:
     """Let the target answer prompts greedily, and print the file that holds its answers.
@@ -68,7 +69,7 @@ def regenerate(
         if overrides:
             raise typer.BadParameter("--set changes a recipe, and none is given")
         task = _Task(target, read_prompts(prompts), out, max_new_tokens, batch, None, thinking)
-    _run(task, drafter, as_json)
+    _run(task, drafter, dtype, as_json)
 
 
 @dataclass(frozen=True)
@@ -99,10 +100,10 @@ def _of_recipe(path: Path, overrides: list[str]) -> _Task:
     )
 
 
-def _run(task: _Task, drafter: str | None, as_json: bool) -> None:
+def _run(task: _Task, drafter: str | None, dtype: o.Dtype | None, as_json: bool) -> None:
     from dspine.train.regenerate import regenerate as answer_all
 
-    models = open_models(task.target, drafter, thinking=task.thinking)
+    models = open_models(task.target, drafter, dtype=dtype, thinking=task.thinking)
     summary = answer_all(
         models.target,
         task.prompts,

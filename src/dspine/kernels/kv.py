@@ -77,7 +77,7 @@ class RowCache:
         self._keys: list[Tensor | None] = [None] * layers
         self._values: list[Tensor | None] = [None] * layers
         self._span: Span | None = None
-        self._index: Tensor | None = None
+        self._places: tuple[Tensor, Tensor] | None = None
 
     @property
     def layers(self) -> int:
@@ -103,9 +103,10 @@ class RowCache:
             raise IndexError(f"rows {span.first}..{span.first + span.rows - 1} of a cache of {self.rows} rows")
         self.reserve(span.limit)
         self._span = span
-        # Rows that start alike are one slice; others are scattered, by one index for all layers of the forward.
+        # Rows that start alike are one slice; others are written by one index for all layers of the forward.
         aligned = min(span.starts) == max(span.starts)
-        self._index = None if aligned else span.positions(self._device)[:, None, :, None]
+        each = torch.arange(span.rows, device=self._device)[:, None]  # (B, 1)
+        self._places = None if aligned else (each, span.positions(self._device))
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store the new tokens of the open span and return all slots up to its limit.
@@ -124,10 +125,11 @@ class RowCache:
         stored_values = self._stored(self._values, layer, values)
         rows = slice(span.first, span.first + span.rows)
         for stored, new in ((stored_keys, keys), (stored_values, values)):
-            if self._index is None:
+            if self._places is None:
                 stored[rows, :, span.starts[0] : span.limit] = new
-            else:
-                stored[rows].scatter_(2, self._index.expand(-1, *new.shape[1:2], -1, new.shape[3]), new)
+            else:  # indexed rows of G·D numbers: `scatter_` would go through them one by one
+                each, slots = self._places
+                stored[rows][each, :, slots] = new.transpose(1, 2)
         return stored_keys[rows, :, : span.limit], stored_values[rows, :, : span.limit]
 
     def commit(self, row: int, length: int) -> None:
