@@ -15,12 +15,53 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from dspine.errors import ConfigError
+from dspine.shipped import places
 
 
 class Section(BaseModel):
     """A frozen part of a recipe that knows all its keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class NanoTargetRecipe(Section):
+    """The nano target: its text, sizes and run. The defaults made the one that is shipped."""
+
+    builder: Literal["nano"]
+    seed: int = 1
+    conversations: int = Field(default=24_000, gt=0)  # different training conversations
+    tokenizer_conversations: int = Field(default=8_000, gt=0)  # of which so many train the tokenizer
+    vocabulary: int = Field(default=2048, gt=260)
+    hidden_size: int = Field(default=128, gt=0)
+    intermediate_size: int = Field(default=384, gt=0)
+    layers: int = Field(default=6, gt=0)
+    heads: int = Field(default=4, gt=0)
+    kv_heads: int = Field(default=2, gt=0)
+    head_dim: int = Field(default=32, gt=0)
+    max_positions: int = Field(default=1024, gt=1)
+    steps: int = Field(default=1000, gt=0)
+    batch_tokens: int = Field(default=2048, gt=0)  # a step, padding included
+    matrix_rate: float = Field(default=1.5e-2, gt=0)  # peak learning rate of the layers' matrices
+    embedding_rate: float = Field(default=4e-3, gt=0)  # peak learning rate of embedding and norms
+    warmup_steps: int = Field(default=40, ge=0)
+    weight_decay: float = Field(default=0.05, ge=0)
+    clip: float = Field(default=1.0, gt=0)
+    save_steps: int = Field(default=100, gt=0)
+
+
+class NanoPromptsRecipe(Section):
+    """Prompts of nano's own text for training a drafter; none of them is ever held out for evaluation."""
+
+    builder: Literal["nano"]
+    seed: int = 1
+    count: int = Field(gt=0)
+
+
+class BuildRecipe(Section):
+    """What a run makes for itself before anything else, each where it is not there yet."""
+
+    target: NanoTargetRecipe | None = None  # into `<output>/target`
+    prompts: NanoPromptsRecipe | None = None  # into `data.prompts`
 
 
 class MixEntry(Section):
@@ -34,8 +75,8 @@ class MixEntry(Section):
 class DataRecipe(Section):
     """Prompts, and how the target answers them."""
 
-    prompts: Path  # JSONL
-    responses: Path  # JSONL, written by `dspine regenerate`
+    prompts: Path  # JSONL; not given but built: <output>/prompts.jsonl
+    responses: Path  # JSONL, made from the prompts where it is missing; not given: <output>/responses.jsonl
     mix: tuple[MixEntry, ...] = ()  # empty: every prompt of the file
     seed: int = 0  # of the selection
     held_out: int = Field(default=0, ge=0)  # prompts of each source kept for measuring tau
@@ -122,13 +163,35 @@ class EvaluateRecipe(Section):
 class Recipe(Section):
     """One training run from prompts to a drafter."""
 
-    target: str
+    target: str  # not given but built: <output>/target
+    dtype: Literal["float32", "bfloat16"] | None = None  # the target's; None: as it is loaded without being told
     output: Path  # the run's folder: features, checkpoints, log, and the finished drafter in `drafter/`
+    build: BuildRecipe = BuildRecipe()
     data: DataRecipe
     drafter: DrafterRecipe
     objective: ObjectiveRecipe = ObjectiveRecipe()
     training: TrainingRecipe
     evaluate: EvaluateRecipe = EvaluateRecipe()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _places(cls, given: Any) -> Any:
+        """Say where in the run's folder the things lie that it makes, where the recipe does not."""
+        if not isinstance(given, dict) or not isinstance(output := given.get("output"), str | Path):
+            return given
+        build, data = given.get("build"), given.get("data")
+        built = {name for name, value in build.items() if value is not None} if isinstance(build, dict) else set()
+        placed = {"target": str(Path(output) / "target"), **given} if "target" in built else dict(given)
+        if isinstance(data, dict):
+            made = ("responses", "prompts") if "prompts" in built else ("responses",)
+            placed["data"] = {name: Path(output) / f"{name}.jsonl" for name in made} | data
+        return placed
+
+    @model_validator(mode="after")
+    def _built_here(self) -> Self:
+        if self.build.target is not None and Path(self.target) != self.output / "target":
+            raise ValueError("target and build.target exclude each other: a target that is built lies in the output")
+        return self
 
     @model_validator(mode="after")
     def _held_out(self) -> Self:
@@ -141,17 +204,18 @@ def read_recipe(path: str | Path, overrides: Iterable[str] = ()) -> Recipe:
     """Read and check a recipe.
 
     Args:
-        path: a YAML file.
+        path: a YAML file, or the name of a shipped recipe.
         overrides: "section.key=value" each, the value in YAML, applied in order.
 
     Raises:
         ConfigError: no such file, broken YAML, an unknown key, a missing or a wrong value.
     """
-    path = Path(path)
+    path = find_recipe(path)
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"cannot read the recipe {path}: {error.strerror}", "Give a YAML file.") from error
+        fix = f"Give a YAML file, or a shipped recipe by its name: {', '.join(shipped_recipes())}."
+        raise ConfigError(f"cannot read the recipe {path}: {error.strerror}", fix) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(content, dict):
@@ -162,6 +226,18 @@ def read_recipe(path: str | Path, overrides: Iterable[str] = ()) -> Recipe:
         return Recipe.model_validate(content)
     except ValidationError as error:
         raise ConfigError(f"{path}: " + "; ".join(_complaint(e) for e in error.errors())) from error
+
+
+def find_recipe(name_or_path: str | Path) -> Path:
+    """The file of a shipped recipe ("nano"), or the path as it was given (./nano for one of that name)."""
+    if isinstance(name_or_path, str) and name_or_path in (shipped := shipped_recipes()):
+        return shipped[name_or_path]
+    return Path(name_or_path).expanduser()
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """The recipes that come with dspine, by name."""
+    return {path.stem: path for folder in reversed(places("recipes")) for path in sorted(folder.glob("*.yaml"))}
 
 
 def _override(content: dict[str, Any], override: str) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 from tests.cli.conftest import assert_fault, parsed
 
+import dspine.decode.engine
+import dspine.train.nano.target
 import dspine.train.trainer
 from dspine.train.state import Progress
 from dspine.train.trainer import Summary
@@ -49,9 +53,62 @@ def test_a_refused_run_leaves_nothing_behind(run, recipe: Path):
     assert sorted(recipe.parent.iterdir()) == before
 
 
-def test_missing_responses_say_how_to_get_them(run, recipe, models):
+def test_neither_responses_nor_prompts(run, recipe, models):
     result = run("train", recipe, "--set", f"target={models.target}")
-    assert_fault(result, 1, "responses.jsonl", "dspine regenerate")
+    assert_fault(result, 1, "responses.jsonl", "prompts.jsonl", "Give the prompts")
+
+
+NANO = """\
+output: runs/tiny
+build:
+  target: {builder: nano, conversations: 60, tokenizer_conversations: 60, vocabulary: 300, hidden_size: 32,
+    intermediate_size: 32, layers: 4, heads: 2, kv_heads: 1, head_dim: 16, steps: 6, batch_tokens: 512, save_steps: 2}
+  prompts: {builder: nano, count: 12}
+data: {max_new_tokens: 8, held_out: 1, mix: [{source: story, count: 3}, {source: code, count: 3}]}
+drafter: {mask_token: <|mask|>, num_hidden_layers: 1, block_size: 4, target_layer_ids: [1], transfer_rank: 8,
+  message_size: 8, top_k: 4}
+training: {steps: 3, window_samples: 2, anchors_per_sample: 4}
+evaluate: {prompts: 1, max_new_tokens: 4}
+"""
+
+
+def interrupting(function, call):
+    """The function, but for a Ctrl-C at one of its calls (from 1)."""
+    calls = iter(range(1, 1000))
+
+    def interrupted(*given, **named):
+        if next(calls) == call:
+            os.kill(os.getpid(), signal.SIGINT)
+        return function(*given, **named)
+
+    return interrupted
+
+
+def test_one_command_from_nothing_whatever_interrupts_it(run, tmp_path, monkeypatch):
+    """Stopped while the target is trained, while it answers, and while the drafter is trained; then to the end."""
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.yaml").write_text(NANO)
+    output = Path("runs/tiny")
+    for place, name, call, left in (
+        (dspine.train.nano.target, "_step", 3, "target-checkpoints"),
+        (dspine.decode.engine.Engine, "step", 6, "responses.jsonl"),
+        (dspine.train.trainer.Trainer, "_advance", 2, "checkpoints"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, interrupting(getattr(place, name), call))
+            assert_fault(run("train", "tiny.yaml"), 130)
+        assert (output / left).exists()
+        assert not (output / "drafter").exists()
+    result = run("train", "tiny.yaml")
+    assert (result.exit_code, result.stdout) == (0, "runs/tiny/drafter\n")
+    assert "Going on from step 2" in result.stderr
+    assert {path.name for path in output.iterdir()} == {
+        "prompts.jsonl", "target", "responses.jsonl", "responses.meta.json", "features", "checkpoints", "log.jsonl",
+        "drafter",
+    }  # fmt: skip
+    assert run("generate", "Hi", "--target", output / "target", "--drafter", output / "drafter", "-n", 4).exit_code == 0
+    again = run("regenerate", "tiny.yaml")
+    assert "0 answers written, 6 were there before" in again.stderr
 
 
 @pytest.fixture
@@ -74,7 +131,7 @@ def test_a_finished_run_prints_its_folder(run, recipe, ending):
     calls = ending(finished=True)
     result = run("train", recipe, "--set", "training.steps=5", "--set", "training.seed=1")
     assert (result.exit_code, result.stdout) == (0, "run/drafter\n")
-    assert calls == [(recipe, ("training.steps=5", "training.seed=1"), True)]
+    assert calls == [(str(recipe), ("training.steps=5", "training.seed=1"), True)]
 
 
 def test_json_and_fresh(run, recipe, ending):

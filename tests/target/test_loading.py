@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from tests.support.tiny_target import tiny_model, tiny_tokenizer
 
 import dspine.target.builtin as builtin
+from dspine import shipped
 from dspine.errors import TargetError
 from dspine.target import load_target
 
@@ -144,12 +145,12 @@ def test_smollm2_with_another_version_of_its_package(monkeypatch, tmp_path):
 def test_nano_is_what_was_shipped(folder, monkeypatch, tmp_path):
     (tmp_path / "drafters" / "nano").mkdir(parents=True)
     (tmp_path / "drafters" / "nano" / "target").symlink_to(folder)
-    monkeypatch.setattr(builtin, "_PACKAGE", tmp_path / "src" / "dspine")
+    monkeypatch.setattr(shipped, "_PACKAGE", tmp_path / "src" / "dspine")
     assert load_target("nano").name == "nano"
 
 
 def test_shipped_folders_of_a_wheel_come_before_those_of_a_checkout(monkeypatch, tmp_path):
-    monkeypatch.setattr(builtin, "_PACKAGE", tmp_path / "src" / "dspine")
+    monkeypatch.setattr(shipped, "_PACKAGE", tmp_path / "src" / "dspine")
     checkout, wheel = tmp_path / "drafters" / "x", tmp_path / "src" / "dspine" / "_drafters" / "x"
     with pytest.raises(TargetError, match=r"'x' is missing: looked for .*_drafters/x and .*drafters/x"):
         builtin.shipped("x")

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import hashlib
 
 import pytest
 
 from dspine.checkpoint import read_config
-from dspine.config import read_recipe
+from dspine.config import NanoTargetRecipe, read_recipe
+from dspine.train.materials import build, selection
 from dspine.train.nano.__main__ import main
 from dspine.train.nano.acceptance import interval
-from dspine.train.nano.corpus import prompts
-from dspine.train.prompts import read_prompts, select
+from dspine.train.nano.corpus import prompt_lines, prompts
 
-ROOT = Path(__file__).parents[2]
-RECIPE = ROOT / "recipes" / "nano.yaml"
-PROMPTS = ROOT / "recipes" / "nano-prompts.jsonl"
+RECIPE = "nano"
+PROMPTS = "b0b0430829c5a9b693a92a672e3b07cc547cdac877f5f53c5631ee72e07cd62e"  # what the shipped drafter was asked
 
 
-def test_the_committed_prompts_are_what_the_generator_writes(tmp_path):
+def test_the_prompts_are_those_of_the_shipped_drafter(tmp_path):
+    built = read_recipe(RECIPE).build.prompts
+    assert hashlib.sha256(prompt_lines(built.seed, built.count, held=False)).hexdigest() == PROMPTS
     assert main(["prompts", str(tmp_path / "prompts.jsonl"), "--count", "2100", "--seed", "1"]) == 0
-    assert (tmp_path / "prompts.jsonl").read_bytes() == PROMPTS.read_bytes()
+    assert hashlib.sha256((tmp_path / "prompts.jsonl").read_bytes()).hexdigest() == PROMPTS
 
 
-def test_the_recipe_chooses_from_them_and_never_what_evaluation_asks():
-    recipe = read_recipe(RECIPE)
-    mix = [(entry.source, entry.count, entry.suffix) for entry in recipe.data.mix]
-    chosen = select(read_prompts(PROMPTS), mix, recipe.data.seed, recipe.data.held_out)
+def test_the_recipe_chooses_from_them_and_never_what_evaluation_asks(tmp_path):
+    recipe = read_recipe(RECIPE, [f"output={tmp_path}", "build.target=null", "target=nano"])
+    build(recipe)
+    chosen = selection(recipe)
     assert len(chosen.train) == 2040
     assert len(chosen.held_out) == recipe.evaluate.prompts == 36
     evaluated = {row["messages"][0]["content"] for row in prompts(21, 180)}
@@ -35,6 +36,7 @@ def test_the_recipe_chooses_from_them_and_never_what_evaluation_asks():
 
 def test_the_committed_drafter_is_what_the_recipe_makes():
     recipe, config = read_recipe(RECIPE), read_config("nano")
+    assert recipe.build.target == NanoTargetRecipe(builder="nano")
     sizes = {name: getattr(config.drafter, name) for name in recipe.drafter.sizes()}
     assert sizes == recipe.drafter.sizes()
     assert config.drafter.mask_token_id == 3

@@ -17,10 +17,9 @@ from tests.support.tiny_target import tiny_target
 from dspine.checkpoint import load_drafter
 from dspine.config import read_recipe
 from dspine.errors import ConfigError, DataError, DspineError
-from dspine.target.chat import template_digest
 from dspine.train import prepare as preparation
 from dspine.train import trainer as training
-from dspine.train.responses import ResponseMeta, ResponseRow, meta_path
+from dspine.train.responses import ResponseRow
 from dspine.train.state import checkpoints
 from dspine.train.trainer import Trainer, train
 
@@ -243,26 +242,6 @@ def test_bfloat16_products_train_float32_weights(recipe, tmp_path):
     assert {value.dtype for value in weights(tmp_path)["model"].values()} == {torch.float32}
     lines = steps_of(tmp_path)
     assert lines[-1]["ce"] < lines[0]["ce"]
-
-
-def test_missing_responses_say_how_to_make_them(recipe, tmp_path):
-    (tmp_path / "responses.jsonl").unlink()
-    with pytest.raises(DataError, match="dspine regenerate"):
-        train(recipe)
-
-
-@pytest.mark.parametrize(
-    ("field", "message"), [("head_digest", "another target: other"), ("template_digest", "another chat template")]
-)
-def test_responses_of_another_target_or_template_are_refused(recipe, tmp_path, field, message):
-    target = tiny_target()
-    meta = ResponseMeta("other", "float32", target.head_digest, template_digest(target), {}, 20, "0")
-    meta_path(tmp_path / "responses.jsonl").write_text(json.dumps(asdict(meta)))
-    assert train(recipe, ["training.steps=1", "evaluate.prompts=0"]).finished
-    wrong = replace(meta, **{field: "0" * 64})
-    meta_path(tmp_path / "responses.jsonl").write_text(json.dumps(asdict(wrong)))
-    with pytest.raises(DataError, match=message):
-        train(recipe)
 
 
 def test_held_out_prompts_come_from_every_source_in_turn(recipe, tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,13 +13,15 @@ from dspine.cli.console import answer, note, print_json
 from dspine.cli.models import open_models
 
 if TYPE_CHECKING:
-    from dspine.train.prompts import Prompt
+    from dspine.train.regenerate import Summary
 
 BY_HAND = "Without a recipe"
 
 
 def regenerate(
-    recipe: Annotated[Path | None, typer.Argument(help="The recipe: a YAML file.", show_default=False)] = None,
+    recipe: Annotated[
+        str | None, typer.Argument(help="The recipe: a YAML file, or the name of a shipped one.", show_default=False)
+    ] = None,
     overrides: o.SetOption = None,
     drafter: Annotated[
         str | None,
@@ -53,67 +55,50 @@ def regenerate(
 
     Examples:
 
-        dspine regenerate recipes/nano.yaml
+        dspine regenerate nano
 
         dspine regenerate --target smollm2 --prompts prompts.jsonl --out responses.jsonl -n 256
     """
-    from dspine.train.prompts import read_prompts
-
     if recipe is not None:
         if target or prompts or out:
             raise typer.BadParameter("a recipe names its own target, prompts and responses: change them with --set")
-        task = _of_recipe(recipe, overrides or [])
+        summary = _by_recipe(recipe, overrides or [], drafter, dtype)
     else:
         if not (target and prompts and out):
             raise typer.BadParameter("give a recipe, or all of --target, --prompts and --out")
         if overrides:
             raise typer.BadParameter("--set changes a recipe, and none is given")
-        task = _Task(target, read_prompts(prompts), out, max_new_tokens, batch, None, thinking)
-    _run(task, drafter, dtype, as_json)
+        from dspine.train.prompts import read_prompts
+        from dspine.train.regenerate import regenerate as answer_all
+
+        asked = read_prompts(prompts)
+        models = open_models(target, drafter, dtype=dtype, thinking=thinking)
+        summary = answer_all(
+            models.target,
+            asked,
+            out,
+            max_new_tokens=max_new_tokens,
+            batch=batch,
+            drafter=models.network,
+            thinking=thinking,
+        )
+    _report(summary, as_json)
 
 
-@dataclass(frozen=True)
-class _Task:
-    """What is to be answered by whom, and where the answers go."""
-
-    target: str
-    prompts: list[Prompt]
-    out: Path
-    max_new_tokens: int
-    batch: int
-    max_prompt_tokens: int | None
-    thinking: bool
-
-
-def _of_recipe(path: Path, overrides: list[str]) -> _Task:
+def _by_recipe(path: str, overrides: list[str], drafter: str | None, dtype: o.Dtype | None) -> Summary:
+    """Build what the recipe builds, then let the target answer the prompts that it chooses."""
     from dspine.config import read_recipe
-    from dspine.train.prompts import read_prompts, select
+    from dspine.train.materials import answer as answer_prompts
+    from dspine.train.materials import build, selection
 
     recipe = read_recipe(path, overrides)
-    data = recipe.data
-    prompts = read_prompts(data.prompts)
-    if data.mix:
-        mix = [(entry.source, entry.count, entry.suffix) for entry in data.mix]
-        prompts = select(prompts, mix, data.seed, data.held_out).train
-    return _Task(
-        recipe.target, prompts, data.responses, data.max_new_tokens, data.batch, data.max_prompt_tokens, data.thinking
-    )
+    build(recipe)
+    asked = selection(recipe).train
+    models = open_models(recipe.target, drafter, dtype=dtype, thinking=recipe.data.thinking)
+    return answer_prompts(recipe, asked, models.target, models.network)
 
 
-def _run(task: _Task, drafter: str | None, dtype: o.Dtype | None, as_json: bool) -> None:
-    from dspine.train.regenerate import regenerate as answer_all
-
-    models = open_models(task.target, drafter, dtype=dtype, thinking=task.thinking)
-    summary = answer_all(
-        models.target,
-        task.prompts,
-        task.out,
-        max_new_tokens=task.max_new_tokens,
-        batch=task.batch,
-        max_prompt_tokens=task.max_prompt_tokens,
-        drafter=models.network,
-        thinking=task.thinking,
-    )
+def _report(summary: Summary, as_json: bool) -> None:
     if as_json:
         print_json(asdict(summary) | {"path": str(summary.path), "tokens_per_second": summary.tokens_per_second})
         return

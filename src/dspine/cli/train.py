@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,20 +12,23 @@ from dspine.cli.console import answer, print_json
 
 
 def train(
-    recipe: Annotated[Path, typer.Argument(help="The recipe: a YAML file.", show_default=False)],
+    recipe: Annotated[
+        str, typer.Argument(help="The recipe: a YAML file, or the name of a shipped one.", show_default=False)
+    ],
     resume: Annotated[
-        bool, typer.Option("--resume/--fresh", help="Go on from the run's last checkpoint, or begin again.")
+        bool, typer.Option("--resume/--fresh", help="Go on from the drafter's last checkpoint, or train it anew.")
     ] = True,
     overrides: o.SetOption = None,
     as_json: o.JsonOption = False,
 ) -> None:
     """Train a drafter and print the folder it lies in.
 
-    A run that is interrupted saves itself first (exit code 130); the same command goes on from there.
+    Responses that are missing are made first, from the recipe's prompts; and before them the target and the prompts,
+    where the recipe builds them. A run that is interrupted saves itself (exit code 130), and the same command goes on.
 
     Examples:
 
-        dspine train recipes/nano.yaml
+        dspine train nano
 
         dspine train recipes/smollm2-135m-cpu.yaml --set training.steps=200 --fresh
     """

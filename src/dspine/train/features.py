@@ -16,13 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from safetensors import safe_open
 from torch import Tensor
 
 from dspine.errors import DataError
 from dspine.target.model import Target
-from dspine.train.progress import Meter
+from dspine.train.progress import Meter, say
 from dspine.train.responses import ResponseRow, TrainingSequence, cannot_write, responses_digest
 from dspine.train.sequences import Encoded, SequenceBatch, collate, encode, online_batch, trainable
 from dspine.train.shards import DTYPES, INDEX, Index, Sample, Shard, StoreSettings, plan, write_shard
@@ -247,7 +246,7 @@ def _check_space(
     if progress and todo:
         tokens, count = sum(len(s.ids) for shard in shards for s in shard), sum(map(len, shards))
         said = f"Features of {count} sequences, {tokens} tokens: {_gigabytes(total)} ({settings.dtype}) in {folder}"
-        _say(said if needed == total else f"{said}; {_gigabytes(needed)} to write")
+        say(said if needed == total else f"{said}; {_gigabytes(needed)} to write")
 
 
 def _gigabytes(count: int) -> str:
@@ -287,8 +286,4 @@ def _report_skipped(index: Index) -> None:
     for names, why in ((broken, "a number is not finite"), (index.empty, "nothing to train on")):
         if names:
             shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
-            _say(f"Sequences skipped: {len(names)} ({why}): {shown}")
-
-
-def _say(text: str) -> None:
-    Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
+            say(f"Sequences skipped: {len(names)} ({why}): {shown}")

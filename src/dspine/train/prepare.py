@@ -20,18 +20,12 @@ from dspine.config import Recipe
 from dspine.drafter import DSpine, DSpineConfig, TransferSpace
 from dspine.errors import ConfigError, DataError
 from dspine.target import Target, load_target
-from dspine.target.chat import render, template_digest
+from dspine.target.chat import render
 from dspine.train.blocks import eligible_anchors
 from dspine.train.features import FeatureStore, write_features
-from dspine.train.prompts import Prompt, read_prompts, select
-from dspine.train.responses import (
-    ResponseRow,
-    meta_path,
-    read_meta,
-    read_responses,
-    responses_digest,
-    training_sequence,
-)
+from dspine.train.materials import build, responses, selection
+from dspine.train.prompts import Prompt
+from dspine.train.responses import ResponseRow, responses_digest, training_sequence
 from dspine.train.vocabulary import coverage, most_frequent
 
 # What may differ between the sessions of one run: it changes no number.
@@ -59,13 +53,15 @@ class Prepared:
 
 
 def prepare(recipe: Recipe) -> Prepared:
-    """Load and make what a run needs; the feature store is read where it exists already.
+    """Load and make what a run needs, each where it is not there already.
 
     Raises:
         ConfigError, DataError, TargetError: each says what is wrong in the recipe or its files.
+        KeyboardInterrupt: passed on; whatever was made until then is there the next time.
     """
-    target = load_target(recipe.target)
-    rows = responses_of(recipe, target)
+    build(recipe)
+    target = load_target(recipe.target, dtype=getattr(torch, recipe.dtype) if recipe.dtype else None)
+    rows = responses(recipe, target)
     drafter, share = build_drafter(recipe, target, rows)
     store = write_features(
         target,
@@ -96,18 +92,18 @@ def prepare(recipe: Recipe) -> Prepared:
 def build_drafter(recipe: Recipe, target: Target, rows: Sequence[ResponseRow]) -> tuple[DSpine, float]:
     """An untrained drafter (seeded), and the share of response tokens that it can propose."""
     config = DSpineConfig.for_target(target.facts, mask_id(target, recipe.drafter.mask_token), **recipe.drafter.sizes())
-    responses = [row.response_ids for row in rows]
+    answers = [row.response_ids for row in rows]
     ids: Tensor | None = None
     if recipe.drafter.draft_vocabulary is not None:
         ids = most_frequent(
-            responses, recipe.drafter.draft_vocabulary, eos_ids=target.eos_ids, vocab_size=target.vocab_size
+            answers, recipe.drafter.draft_vocabulary, eos_ids=target.eos_ids, vocab_size=target.vocab_size
         ).to(target.device)
     head = target.head_weight.detach().float()
     space = TransferSpace.fit(head, config.transfer_rank)
     with torch.random.fork_rng():
         torch.manual_seed(recipe.training.seed)
         drafter = DSpine(config, target.embedding, head, space, ids).to(target.device)
-    return drafter, 1.0 if ids is None else coverage(responses, ids)
+    return drafter, 1.0 if ids is None else coverage(answers, ids)
 
 
 def mask_id(target: Target, token: str) -> int:
@@ -138,8 +134,7 @@ def held_out_prompts(recipe: Recipe, target: Target, trained: Set[str] = frozens
     """
     if not (recipe.data.held_out and recipe.evaluate.prompts):
         return []
-    mix = [(entry.source, entry.count, entry.suffix) for entry in recipe.data.mix]
-    chosen = select(read_prompts(recipe.data.prompts), mix, recipe.data.seed, recipe.data.held_out).held_out
+    chosen = selection(recipe).held_out
     if leaked := sorted({prompt.id for prompt in chosen} & trained):
         raise DataError(
             f"{len(leaked)} held-out prompts are among the responses to train on ({', '.join(leaked[:3])}, ...): tau "
@@ -158,28 +153,6 @@ def _in_turn(prompts: Sequence[Prompt]) -> list[Prompt]:
         seen[prompt.source] = seen.get(prompt.source, 0) + 1
         turns.append(seen[prompt.source])
     return [prompts[i] for i in sorted(range(len(prompts)), key=lambda i: turns[i])]
-
-
-def responses_of(recipe: Recipe, target: Target) -> list[ResponseRow]:
-    """The responses to train on, which must be this target's, made with its chat template as it is now.
-
-    A file that came without its settings (`.meta.json`) is taken at its word.
-
-    Raises:
-        DataError: no such file, or settings that are not the target's.
-    """
-    path = recipe.data.responses
-    again = "Write them with `dspine regenerate` and this recipe."
-    if not path.exists():
-        raise DataError(f"no responses at {path} (data.responses)", again)
-    if meta_path(path).exists():
-        meta = read_meta(path)
-        if meta.head_digest != target.head_digest:
-            raise DataError(f"{path} was answered by another target: {meta.target}, not {target.name}", again)
-        if meta.template_digest != template_digest(target, thinking=recipe.data.thinking):
-            what = f"{path} was answered with another chat template, or with data.thinking the other way"
-            raise DataError(what, again)
-    return read_responses(path)
 
 
 def _anchored(row: ResponseRow, max_length: int) -> bool:

@@ -15,6 +15,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 QUIET = 30.0  # seconds between lines where there is no terminal
 
 
+def say(text: str) -> None:
+    """A line for people on standard error."""
+    Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
+
+
 class Meter:
     """Counts finished items, and the units of work in them; a context manager.
 

@@ -113,9 +113,9 @@ def regenerate(
     """
     began = perf_counter()
     params = _params(sampling, max_new_tokens)
-    meta = _meta(target, prompts, params, thinking)
+    meta = settings_of(target, prompts, max_new_tokens=max_new_tokens, thinking=thinking, sampling=sampling)
     summary = Summary(Path(out))
-    limit = min(max_prompt_tokens or target.context_limit - 1, target.context_limit - 1)
+    limit = _longest(target, max_prompt_tokens)
     _refuse_repeated_ids(prompts)
     total = sum(1 + len(prompt.later) for prompt in prompts)
     with ResponseWriter(out, meta) as writer, Meter("responses", total, "tokens", shown=progress) as meter:
@@ -136,6 +136,26 @@ def regenerate(
     return summary
 
 
+def is_finished(
+    target: Target,
+    prompts: Sequence[Prompt],
+    rows: dict[str, ResponseRow],
+    *,
+    max_prompt_tokens: int | None = None,
+    thinking: bool = False,
+) -> bool:
+    """Whether `regenerate` would add nothing to the rows that are there (by id)."""
+    limit = _longest(target, max_prompt_tokens)
+    turns = range(1 + max((len(prompt.later) for prompt in prompts), default=0))
+    asked = (question for turn in turns for question in _questions(target, prompts, turn, rows, thinking))
+    return all(len(question.prompt_ids) > limit for question in asked)
+
+
+def _longest(target: Target, max_prompt_tokens: int | None) -> int:
+    """The longest prompt that is answered, in tokens."""
+    return min(max_prompt_tokens or target.context_limit - 1, target.context_limit - 1)
+
+
 def _params(sampling: SamplingParams | None, max_new_tokens: int) -> SamplingParams:
     given = sampling or SamplingParams()
     fields = type(given).model_fields
@@ -149,7 +169,20 @@ def _params(sampling: SamplingParams | None, max_new_tokens: int) -> SamplingPar
     return given.model_copy(update={"max_new_tokens": max_new_tokens, "seed": seed})
 
 
-def _meta(target: Target, prompts: Sequence[Prompt], params: SamplingParams, thinking: bool) -> ResponseMeta:
+def settings_of(
+    target: Target,
+    prompts: Sequence[Prompt],
+    *,
+    max_new_tokens: int,
+    thinking: bool = False,
+    sampling: SamplingParams | None = None,
+) -> ResponseMeta:
+    """The settings that `regenerate` writes beside the rows; arguments as there.
+
+    Raises:
+        RequestError: sampling parameters that change where an answer ends, or a target without chat template.
+    """
+    params = _params(sampling, max_new_tokens)
     template = template_digest(target, thinking=thinking)
     if template is None:
         raise RequestError(f"{target.name} has no chat template", "Give a target that was tuned for chat.")

@@ -67,6 +67,12 @@ class ResponseMeta:
     max_new_tokens: int
     prompts_digest: str
 
+    def differing(self, asked: ResponseMeta) -> dict[str, str]:
+        """The settings that are not as asked: "name: as it is → as asked", by name."""
+        # Through JSON, which has no tuples and no numbers as keys.
+        ours, theirs = json.loads(json.dumps([asdict(self), asdict(asked)]))
+        return {name: f"{name}: {ours[name]!r} → {theirs[name]!r}" for name in ours if ours[name] != theirs[name]}
+
 
 def read_responses(path: str | Path) -> list[ResponseRow]:
     """Read a response file.
@@ -257,12 +263,9 @@ class ResponseWriter:
             self.rows = {row.id: row for row in read_responses(self.path)}
 
     def _compare(self, meta: ResponseMeta) -> None:
-        # Through JSON, which has no tuples and no numbers as keys.
-        written, asked = asdict(read_meta(self.path)), json.loads(json.dumps(asdict(meta)))
-        differing = [f"{name}: {written[name]!r} → {asked[name]!r}" for name in asked if written[name] != asked[name]]
-        if differing:
+        if differing := read_meta(self.path).differing(meta):
             raise DataError(
-                f"{self.path} was written under other settings: {'; '.join(differing)}",
+                f"{self.path} was written under other settings: {'; '.join(differing.values())}",
                 "Use the same settings to go on, or give this run another file.",
             )
 

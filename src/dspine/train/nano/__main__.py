@@ -1,34 +1,27 @@
-"""The nano commands: train the nano target, write prompts of its own text, measure a drafter's tau.
+"""The nano commands: write prompts of nano's own text, measure a drafter's tau.
 
-* `python -m dspine.train.nano target drafters/nano/target`
 * `python -m dspine.train.nano prompts eval.jsonl --count 90 --held-out --seed 7`
-* `python -m dspine.train.nano tau drafters/nano/drafter --count 180`
+* `python -m dspine.train.nano tau runs/nano/drafter --target runs/nano/target --count 180`
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from dspine.checkpoint import drafter_digest, find_drafter, load_drafter
 from dspine.errors import DspineError
 from dspine.target import load_target
 from dspine.train.nano.acceptance import measure
-from dspine.train.nano.corpus import prompts
-from dspine.train.nano.target import NanoTargetRecipe, train_nano_target
+from dspine.train.nano.corpus import prompt_lines
+from dspine.train.responses import write_aside
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one of the commands; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m dspine.train.nano", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    target = commands.add_parser("target", help="train the nano target into a new folder")
-    target.add_argument("folder", type=Path)
-    target.add_argument("--steps", type=int, default=NanoTargetRecipe.steps)
-    target.add_argument("--seed", type=int, default=NanoTargetRecipe.seed)
     asked = commands.add_parser("prompts", help="write prompts as JSONL")
     asked.add_argument("file", type=Path)
     asked.add_argument("--count", type=int, required=True)
@@ -36,32 +29,29 @@ def main(arguments: list[str] | None = None) -> int:
     asked.add_argument("--held-out", action="store_true", help="prompts that no training ever sees")
     tau = commands.add_parser("tau", help="measure tau on held-out prompts, greedy, by source")
     tau.add_argument("drafter", nargs="?", default="nano")
+    tau.add_argument("--target", default="nano")
     tau.add_argument("--count", type=int, default=180)
     tau.add_argument("--seed", type=int, default=21)
     tau.add_argument("--max-new-tokens", type=int, default=128)
     given = parser.parse_args(arguments)
     try:
-        {"target": _target, "prompts": _prompts, "tau": _tau}[given.command](given)
+        {"prompts": _prompts, "tau": _tau}[given.command](given)
     except (OSError, ValueError, DspineError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def _target(given: argparse.Namespace) -> None:
-    train_nano_target(given.folder, replace(NanoTargetRecipe(), steps=given.steps, seed=given.seed))
-
-
 def _prompts(given: argparse.Namespace) -> None:
-    rows = list(prompts(given.seed, given.count, held=given.held_out))
-    given.file.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    write_aside(given.file, prompt_lines(given.seed, given.count, held=given.held_out))
 
 
 def _tau(given: argparse.Namespace) -> None:
-    target = load_target("nano")
+    target = load_target(given.target)
     drafter = load_drafter(given.drafter, target)
     found = measure(target, drafter, seed=given.seed, count=given.count, max_new_tokens=given.max_new_tokens)
-    print(f"drafter {drafter_digest(find_drafter(given.drafter))[:12]}, target nano {target.head_digest[:12]}")
+    digest = drafter_digest(find_drafter(given.drafter))
+    print(f"drafter {digest[:12]}, target {given.target} {target.head_digest[:12]}")
     print(f"greedy, {target.dtype}, {target.device}, at most {given.max_new_tokens} new tokens, seed {given.seed}")
     print("| source | prompts | tokens | rounds | tau | 95 % interval |")
     print("|---|---|---|---|---|---|")

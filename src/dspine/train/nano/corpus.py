@@ -7,6 +7,7 @@ whether a conversation is for training or held out, so that no seed can ever put
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 from collections.abc import Iterator
 from typing import Final, TypedDict
@@ -80,6 +81,11 @@ def prompts(seed: int, count: int, *, held: bool = True) -> Iterator[PromptRow]:
         seen.add(turns[0][0])
         row_id = f"nano/{kind}/{source}/{seed}-{index}"
         yield {"id": row_id, "source": source, "messages": [{"role": "user", "content": turns[0][0]}]}
+
+
+def prompt_lines(seed: int, count: int, *, held: bool) -> bytes:
+    """Such prompts as the lines of a JSONL file."""
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in prompts(seed, count, held=held)).encode()
 
 
 def _draw(key: str, source: str, *, want_held_out: bool) -> tuple[random.Random, Turns]:
