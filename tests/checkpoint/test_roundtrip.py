@@ -52,7 +52,7 @@ def test_the_module_has_exactly_the_published_names_and_shapes(drafter: DSpine) 
 
 
 def test_own_layout_keeps_every_bit(target: Target, drafter: DSpine, own: Path, tmp_path: Path) -> None:
-    loaded = load_drafter(own, target)
+    loaded = load_drafter(own, target, packed=False)
     assert same_proposal(drafter, loaded)
     assert torch.equal(loaded.codes, drafter.codes)
     assert loaded.config == drafter.config
@@ -63,12 +63,12 @@ def test_own_layout_keeps_every_bit(target: Target, drafter: DSpine, own: Path, 
 
 
 def test_export_to_specforge_and_back(target: Target, drafter: DSpine, own: Path, tmp_path: Path) -> None:
-    export_specforge(load_drafter(own, target), tmp_path / "out", target, dtype=torch.float32)
+    export_specforge(load_drafter(own, target, packed=False), tmp_path / "out", target, dtype=torch.float32)
     stored = load_file(tmp_path / "out" / "model.safetensors")
     assert torch.equal(stored["transfer_codes"], drafter.codes)
     assert bool(stored["transfer_ready"])
     assert not {"transfer_mean", "transfer_basis"} & stored.keys()
-    loaded = load_drafter(tmp_path / "out", target)
+    loaded = load_drafter(tmp_path / "out", target, packed=False)
     assert torch.equal(loaded.codes, drafter.codes)
     assert same_proposal(drafter, loaded)
 
@@ -76,9 +76,9 @@ def test_export_to_specforge_and_back(target: Target, drafter: DSpine, own: Path
 def test_a_drafter_without_basis_is_saved_with_its_codes(
     target: Target, drafter: DSpine, specforge: Path, tmp_path: Path
 ) -> None:
-    save_drafter(load_drafter(specforge, target), tmp_path / "out", target=target, training={}, dtype=torch.float32)
+    save_drafter(load_drafter(specforge, target, packed=False), tmp_path / "out", target=target, training={}, dtype=torch.float32)
     assert read_config(tmp_path / "out").layout == "SpecForge"
-    assert same_proposal(drafter, load_drafter(tmp_path / "out", target))
+    assert same_proposal(drafter, load_drafter(tmp_path / "out", target, packed=False))
 
 
 def test_weights_are_bfloat16_by_default_and_the_transfer_space_float32(
@@ -90,7 +90,7 @@ def test_weights_are_bfloat16_by_default_and_the_transfer_space_float32(
     assert kinds.pop("transfer_ready") == torch.bool
     assert {kinds.pop("transfer_mean"), kinds.pop("transfer_basis")} == {torch.float32}
     assert set(kinds.values()) == {torch.bfloat16}
-    loaded = load_drafter(tmp_path / "out", target)
+    loaded = load_drafter(tmp_path / "out", target, packed=False)
     assert {p.dtype for p in loaded.parameters()} == {torch.float32}  # the target's
     assert loaded.codes.dtype == torch.float32
     for name, parameter in loaded.named_parameters():
@@ -99,14 +99,14 @@ def test_weights_are_bfloat16_by_default_and_the_transfer_space_float32(
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_a_target_in_another_dtype_has_the_same_digest(dtype: torch.dtype, own: Path, drafter: DSpine) -> None:
-    loaded = load_drafter(own, tiny_target(dtype=dtype))
+    loaded = load_drafter(own, tiny_target(dtype=dtype), packed=False)
     assert loaded.dtype == dtype
     assert loaded.codes.dtype == torch.float32
     assert torch.allclose(loaded.codes, drafter.codes, atol=2e-2)
 
 
 def test_dtype_is_the_callers_choice(target: Target, own: Path) -> None:
-    assert load_drafter(own, target, dtype=torch.bfloat16).dtype == torch.bfloat16
+    assert load_drafter(own, target, dtype=torch.bfloat16, packed=False).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("layout", ["own", "specforge"])
@@ -122,7 +122,7 @@ def test_every_parameter_comes_from_the_file(
                 torch.nn.init.constant_(parameter, float("nan"))
 
     monkeypatch.setattr(loading, "DSpine", Poisoned)
-    loaded = load_drafter(folder, target)
+    loaded = load_drafter(folder, target, packed=False)
     assert isinstance(loaded, Poisoned)
     assert all(bool(torch.isfinite(p).all()) for p in loaded.parameters())
     assert bool(torch.isfinite(loaded.codes).all())
@@ -133,7 +133,7 @@ def test_head_and_embedding_stay_the_targets(tied: bool, tmp_path: Path) -> None
     target = tiny_target(tie_word_embeddings=tied)
     save_drafter(random_drafter(target), tmp_path / "out", target=target, training={})
     before = target.embedding.weight.clone()  # type: ignore[operator]
-    loaded = load_drafter(tmp_path / "out", target, dtype=torch.bfloat16)
+    loaded = load_drafter(tmp_path / "out", target, dtype=torch.bfloat16, packed=False)
     assert loaded.head.data_ptr() == target.head_weight.data_ptr()
     assert torch.equal(target.embedding.weight, before)  # type: ignore[arg-type]
     assert not any("embed" in name or "head" in name for name in load_file(tmp_path / "out" / "model.safetensors"))
@@ -141,40 +141,40 @@ def test_head_and_embedding_stay_the_targets(tied: bool, tmp_path: Path) -> None
 
 def test_loading_leaves_the_random_state_alone(target: Target, own: Path) -> None:
     before = torch.random.get_rng_state()
-    load_drafter(own, target)
+    load_drafter(own, target, packed=False)
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_block_size_counts_the_anchor(target: Target, own: Path) -> None:
-    loaded = load_drafter(own, target)
+    loaded = load_drafter(own, target, packed=False)
     assert (loaded.block_size, loaded.candidates) == (4, 3)
     assert proposal(loaded).tokens.shape == (2, 3)
 
 
 def test_rope_theta_old_and_new_place(target: Target, own: Path) -> None:
-    old = load_drafter(own, target)
+    old = load_drafter(own, target, packed=False)
 
     def move(config: dict[str, object]) -> None:
         config["rope_parameters"] = {"rope_type": "default", "rope_theta": config.pop("rope_theta")}
 
     edit_config(own, move)
-    new = load_drafter(own, target)
+    new = load_drafter(own, target, packed=False)
     assert new.config.rope_theta == old.config.rope_theta == 20000.0
     assert torch.equal(new.backbone.inverse_frequencies, old.backbone.inverse_frequencies)
     edit_config(own, put("rope_parameters", "rope_theta", value=500.0))
-    assert not same_proposal(old, load_drafter(own, target))
+    assert not same_proposal(old, load_drafter(own, target, packed=False))
 
 
 def test_restricted_draft_vocabulary(target: Target, tmp_path: Path) -> None:
     ids = torch.arange(3, 250, 7)
     drafter = random_drafter(target, draft_ids=ids)
     save_drafter(drafter, tmp_path / "own", target=target, training={}, dtype=torch.float32)
-    loaded = load_drafter(tmp_path / "own", target)
+    loaded = load_drafter(tmp_path / "own", target, packed=False)
     assert loaded.draft_ids is not None
     assert torch.equal(loaded.draft_ids, ids)
     assert same_proposal(drafter, loaded)
     export_specforge(loaded, tmp_path / "specforge", target, dtype=torch.float32)
-    assert same_proposal(drafter, load_drafter(tmp_path / "specforge", target))
+    assert same_proposal(drafter, load_drafter(tmp_path / "specforge", target, packed=False))
     assert set(load_file(tmp_path / "specforge" / "model.safetensors")) == (
         parameter_shapes(drafter.config).keys() | {"transfer_codes", "transfer_ready"}
     )
@@ -182,7 +182,7 @@ def test_restricted_draft_vocabulary(target: Target, tmp_path: Path) -> None:
 
 def test_codes_in_bfloat16(target: Target, drafter: DSpine, specforge: Path) -> None:
     edit_tensors(specforge, lambda t: t.update(transfer_codes=t["transfer_codes"].bfloat16()))
-    loaded = load_drafter(specforge, target)
+    loaded = load_drafter(specforge, target, packed=False)
     assert torch.equal(loaded.codes, drafter.codes.bfloat16().float())
 
 
@@ -198,10 +198,10 @@ def test_shards(target: Target, drafter: DSpine, own: Path) -> None:
         save_file({name: tensors[name] for name in held}, own / file)
     index = {"weight_map": {name: file for file, held in shards.items() for name in held}}
     (own / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert same_proposal(drafter, load_drafter(own, target))
+    assert same_proposal(drafter, load_drafter(own, target, packed=False))
     (own / "model-00002-of-00002.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"names model-00002-of-00002\.safetensors, which is not there"):
-        load_drafter(own, target)
+        load_drafter(own, target, packed=False)
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
@@ -209,7 +209,7 @@ def test_the_authors_split_layout(target: Target, drafter: DSpine, specforge: Pa
     to_split(specforge, wrapped)
     # The reference code drafts blocks of 16 whatever its config says; this one says 4.
     with pytest.warns(CheckpointWarning, match="block_size is 4"):
-        loaded = load_drafter(specforge, target)
+        loaded = load_drafter(specforge, target, packed=False)
     assert loaded.block_size == 16
     assert torch.equal(loaded.codes, drafter.codes)
     assert read_config(specforge).layout.startswith("split")
@@ -220,7 +220,7 @@ def test_split_layout_without_dspine_config(target: Target, specforge: Path) -> 
     edit_config(specforge, drop("dspine_config"))
     edit_config(specforge, put("block_size", value=16))
     with pytest.warns(CheckpointWarning, match="no dspine_config"):
-        loaded = load_drafter(specforge, target)
+        loaded = load_drafter(specforge, target, packed=False)
     assert (loaded.config.transfer_rank, loaded.config.message_size, loaded.config.top_k) == (16, 8, 16)
 
 
@@ -239,19 +239,19 @@ def test_completing_the_table_is_all_that_the_official_layout_needs(
     names = [*parameter_shapes(drafter.config), "transfer_codes"]
     table = {f"bridge.{n}".replace(".0.", ".{i}."): n.replace(".0.", ".{i}.") for n in names if ".1." not in n}
     monkeypatch.setattr(official, "NAMES", table)
-    assert same_proposal(drafter, load_drafter(specforge, target))
+    assert same_proposal(drafter, load_drafter(specforge, target, packed=False))
 
 
 def test_a_mask_id_beyond_the_tokenizer_but_inside_the_embedding(target: Target, tmp_path: Path) -> None:
     drafter = random_drafter(target, mask_token_id=target.vocab_size - 1)
     check_mask_token(target.vocab_size - 1, target)
     save_drafter(drafter, tmp_path / "out", target=target, training={}, dtype=torch.float32)
-    assert same_proposal(drafter, load_drafter(tmp_path / "out", target))
+    assert same_proposal(drafter, load_drafter(tmp_path / "out", target, packed=False))
 
 
 @pytest.mark.parametrize("thinking", [False, True])
 def test_the_same_template_and_mode_do_not_warn(thinking: bool, tmp_path: Path) -> None:
     target = tiny_target(chat_template=THINKING_TEMPLATE)
     save_drafter(random_drafter(target), tmp_path / "out", target=target, training={}, thinking=thinking)
-    load_drafter(tmp_path / "out", target, thinking=thinking)
-    load_drafter(tmp_path / "out", target)  # not known: nothing to say
+    load_drafter(tmp_path / "out", target, thinking=thinking, packed=False)
+    load_drafter(tmp_path / "out", target, packed=False)  # not known: nothing to say

@@ -35,6 +35,7 @@ def load_drafter(
     *,
     dtype: torch.dtype | None = None,
     thinking: bool | None = None,
+    packed: bool = True,
 ) -> DSpine:
     """Load a DSpine drafter for a target, from any layout that holds one.
 
@@ -43,6 +44,8 @@ def load_drafter(
         target: the model that it drafts for; embedding and LM head stay the target's.
         dtype: of the trained weights; default: the target's. The transfer space is float32 always.
         thinking: whether prompts will be rendered with thinking on, to warn if the drafter was trained otherwise.
+        packed: arrange the weights for the processor's matrix kernels, see `DSpine.pack`; False keeps them readable,
+            for training on and for saving.
 
     Returns:
         the drafter in eval mode, on the target's device.
@@ -57,7 +60,10 @@ def load_drafter(
         warnings.warn(text, CheckpointWarning, stacklevel=2)
     draft_ids = read_vocabulary(checkpoint.config)
     drafter = _build(checkpoint, _read(checkpoint), target, draft_ids, dtype or target.dtype)
-    return drafter.to(device=target.device).eval()
+    drafter = drafter.to(device=target.device).eval()
+    if packed:
+        drafter.pack()
+    return drafter
 
 
 def _check_tensors(checkpoint: Checkpoint) -> None:

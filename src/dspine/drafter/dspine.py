@@ -23,6 +23,7 @@ from dspine.drafter.transfer import TransferSpace
 from dspine.kernels.attention import grouped_attention
 from dspine.kernels.kv import RowCache, Span
 from dspine.kernels.law import Law
+from dspine.kernels.packed import PackedLinear, linear_of, pack, packable
 from dspine.kernels.reference import walk
 from dspine.stages import stage
 
@@ -92,6 +93,18 @@ class DSpine(nn.Module):
         head = head.detach()
         self._borrowed = (embedding, head)
         self._draft_head = head if draft_ids is None else head[draft_ids]
+        self._packed_head: tuple[PackedLinear, ...] = ()  # in a tuple, so that it is no part of the state dict
+
+    def pack(self) -> None:
+        """Arrange the weights for the processor's matrix kernels, where it has some: for decoding, not for training.
+
+        Same function, less time. The layers' weights can no longer be read, saved or moved afterwards.
+        """
+        self.requires_grad_(False)
+        pack(self.backbone)
+        rows = self._draft_head.to(self.dtype)
+        if packable(rows):
+            self._packed_head = (PackedLinear(linear_of(rows)),)
 
     @property
     def block_size(self) -> int:
@@ -121,7 +134,7 @@ class DSpine(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.backbone.fc.weight.dtype
+        return self.backbone.norm.weight.dtype
 
     # ---------------------------------------------------------------- the block pass
 
@@ -189,6 +202,9 @@ class DSpine(nn.Module):
 
     def draft_logits(self, hidden: Tensor) -> Tensor:
         """Scores of the proposable vocabulary: (..., d) → (..., V_d)."""
+        if self._packed_head:
+            scores: Tensor = self._packed_head[0](hidden)
+            return scores
         return torch.nn.functional.linear(hidden, self._draft_head.to(hidden.dtype))
 
     def candidate_scores(self, hidden: Tensor, candidates: Tensor) -> Tensor:
@@ -255,7 +271,7 @@ class DSpine(nn.Module):
     # ---------------------------------------------------------------- decoding
 
     def new_cache(self, rows: int) -> RowCache:
-        weight = self.backbone.fc.weight
+        weight = self.backbone.norm.weight
         return RowCache(len(self.backbone.layers), rows, dtype=weight.dtype, device=weight.device)
 
     def observe(self, cache: RowCache, span: Span, features: Tensor, counts: Sequence[int]) -> None:

@@ -10,6 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
+def fold_mask(mask: Tensor, share: int) -> Tensor:
+    """A mask (B or 1, 1, T, S) for `share` query heads folded into the query length: (B or 1, 1, share·T, S)."""
+    return mask.repeat(1, 1, share, 1) if share > 1 else mask
+
+
 def grouped_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, scale: float | None = None
 ) -> Tensor:
@@ -18,7 +23,8 @@ def grouped_attention(
     Args:
         query: (B, H, T, D).
         key, value: (B, G, S, D).
-        mask: bool (B or 1, 1, T, S), True = visible; None = everything is visible.
+        mask: bool (B or 1, 1, T, S), True = visible; None = everything is visible. One that serves many layers may
+            come folded already (`fold_mask`).
         scale: factor of the scores; None = 1/√D.
 
     Returns:
@@ -29,7 +35,7 @@ def grouped_attention(
     share = heads // groups
     if share > 1:
         query = query.reshape(batch, groups, share * width, dim)
-        if mask is not None:
-            mask = mask.repeat(1, 1, share, 1)
+        if mask is not None and mask.shape[2] == width:
+            mask = fold_mask(mask, share)
     out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
     return out.reshape(batch, heads, width, dim)

@@ -27,13 +27,16 @@ _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _UNREADABLE = (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError)
 
 
-def load_target(name: str, *, dtype: torch.dtype | None = None, device: str | None = None) -> Target:
+def load_target(
+    name: str, *, dtype: torch.dtype | None = None, device: str | None = None, packed: bool = True
+) -> Target:
     """Load a target model, frozen and ready to decode.
 
     Args:
         name: "smollm2", "nano", a `*.gguf` file, a folder in transformers' layout, or a hub id.
         dtype: of the weights; by default float32 on a CPU, elsewhere what the checkpoint is stored in.
         device: by default "cuda" if there is one, else "cpu".
+        packed: see `Target`; False keeps the weights of the linear layers readable.
 
     Raises:
         TargetError: not found, not readable, of a kind that is not supported, or no such device.
@@ -48,7 +51,7 @@ def load_target(name: str, *, dtype: torch.dtype | None = None, device: str | No
             tokenizer = _tokenizer(place, name)
         except _UNREADABLE as error:
             raise _unreadable(name, place, error) from error
-        return Target(model.to(where), tokenizer, name=name)
+        return Target(model.to(where), tokenizer, name=name, packed=packed)
 
 
 def _device(name: str) -> torch.device:

@@ -1,0 +1,97 @@
+"""Linear layers whose weight lies as the processor's matrix kernels read it.
+
+One rule: the product is the layer's own, only faster. oneDNN rearranges a weight once, here, instead of at every call,
+and its kernels then cost almost the same for one row as for a block of eight: what verification on a CPU lives on.
+A row's result hardly depends on how many rows stand beside it, which keeps speculative and plain decoding together.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+DTYPES = (torch.float32, torch.bfloat16)
+
+_linear = torch.ops.mkldnn._linear_pointwise
+
+
+def packable(weight: Tensor) -> bool:
+    """Whether oneDNN has kernels for this weight here: on a CPU, float32, or bfloat16 where the CPU multiplies it."""
+    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    if weight.dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return weight.dtype in DTYPES
+
+
+class PackedLinear(nn.Module):
+    """A frozen `nn.Linear` with a packed weight.
+
+    In float32 the plain weight stays beside it: a single row is faster by it, since nothing but reading it takes time.
+
+    Args:
+        linear: the layer; its weight must be `packable`.
+        keep: whether the plain weight stays in any case, as where others look up its rows.
+    """
+
+    def __init__(self, linear: nn.Linear, *, keep: bool = False) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        weight = linear.weight.detach()
+        # Neither parameter nor buffer: the packed weight can be multiplied with, and nothing else.
+        self._packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight)
+        self._by_row = weight.dtype == torch.float32
+        if keep or self._by_row:
+            self.weight = linear.weight
+        self.bias = linear.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x Wᵀ + b: (..., in) → (..., out)."""
+        if self._single(x):
+            return F.linear(x, self.weight, self.bias)
+        return cast(Tensor, _linear(x, self._packed, self.bias, "none", [], ""))
+
+    def silu(self, x: Tensor) -> Tensor:
+        """silu(x Wᵀ + b)."""
+        if self._single(x):
+            return F.silu(F.linear(x, self.weight, self.bias), inplace=True)
+        return cast(Tensor, _linear(x, self._packed, self.bias, "swish", [], ""))
+
+    def times(self, x: Tensor, factor: Tensor) -> Tensor:
+        """(x Wᵀ + b) ⊙ factor (..., out)."""
+        if self._single(x):
+            return F.linear(x, self.weight, self.bias).mul_(factor)
+        return cast(Tensor, _linear.binary(x, factor, self._packed, self.bias, "mul"))
+
+    def plus(self, x: Tensor, residual: Tensor) -> Tensor:
+        """residual (..., out) + x Wᵀ + b."""
+        if self._single(x):
+            return F.linear(x, self.weight, self.bias).add_(residual)
+        return cast(Tensor, _linear.binary(x, residual, self._packed, self.bias, "add"))
+
+    def _single(self, x: Tensor) -> bool:
+        return self._by_row and x.numel() == self.in_features
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+
+
+def pack(module: nn.Module) -> int:
+    """Replace every packable `nn.Linear` inside a frozen module, and count them."""
+    count = 0
+    for parent in list(module.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.Linear and packable(child.weight):
+                setattr(parent, name, PackedLinear(child))
+                count += 1
+    return count
+
+
+def linear_of(weight: Tensor) -> nn.Linear:
+    """A frozen layer without bias around a weight (out, in), which is shared, not copied."""
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    return layer

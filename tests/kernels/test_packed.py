@@ -1,0 +1,71 @@
+"""Packed linear layers compute what `nn.Linear` computes, in every fused form and shape."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from dspine.kernels.packed import PackedLinear, pack, packable
+
+pytestmark = pytest.mark.skipif(not packable(torch.zeros(2, 2)), reason="no oneDNN here")
+
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+
+
+def layer(bias: bool, dtype: torch.dtype) -> nn.Linear:
+    torch.manual_seed(3)
+    made = nn.Linear(48, 40, bias=bias).to(dtype).requires_grad_(False)
+    if dtype == torch.bfloat16 and not packable(made.weight):
+        pytest.skip("this CPU does not multiply bfloat16")
+    return made
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("shape", [(1, 1), (1, 2), (3, 1), (2, 7), (1, 33), (0, 4)])
+def test_every_form_equals_the_plain_layer(shape, dtype, bias):
+    plain = layer(bias, dtype)
+    packed = PackedLinear(plain)
+    x, other = torch.randn(*shape, 48).to(dtype), torch.randn(*shape, 40).to(dtype)
+    exact = F.linear(x.double(), plain.weight.double(), plain.bias.double() if bias else None)
+    near = {"rtol": TOLERANCE[dtype], "atol": TOLERANCE[dtype]}
+    torch.testing.assert_close(packed(x).double(), exact, **near)
+    torch.testing.assert_close(packed.silu(x).double(), F.silu(exact), **near)
+    torch.testing.assert_close(packed.times(x, other).double(), exact * other.double(), **near)
+    torch.testing.assert_close(packed.plus(x, other).double(), exact + other.double(), **near)
+
+
+def test_operands_are_not_written_to():
+    packed = PackedLinear(layer(True, torch.float32))
+    for rows in (1, 3):
+        x, other = torch.randn(rows, 48), torch.randn(rows, 40)
+        before = x.clone(), other.clone()
+        packed.times(x, other)
+        packed.plus(x, other)
+        assert torch.equal(x, before[0])
+        assert torch.equal(other, before[1])
+
+
+def test_strided_input():
+    plain = layer(False, torch.float32)
+    x = torch.randn(6, 9, 48)[::2, 1::3]
+    torch.testing.assert_close(PackedLinear(plain)(x), plain(x))
+
+
+def test_pack_replaces_linear_layers_alone():
+    linear = nn.Linear(4, 4)
+    lookup = nn.Embedding(4, 4)
+    wide = nn.Linear(4, 4, dtype=torch.float64)
+    module = nn.Sequential(lookup, nn.Sequential(linear, nn.ReLU()), wide)
+    assert pack(module) == 1
+    assert isinstance(module[1][0], PackedLinear)
+    assert module[0] is lookup
+    assert module[2] is wide
+
+
+def test_only_bfloat16_lets_go_of_the_plain_weight():
+    assert PackedLinear(layer(False, torch.float32)).weight is not None
+    assert not hasattr(PackedLinear(layer(False, torch.bfloat16)), "weight")
+    assert PackedLinear(layer(False, torch.bfloat16), keep=True).weight is not None

@@ -1,0 +1,110 @@
+"""The fused decoder computes what transformers' own forward computes, of the same model with its plain weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.support.tiny_target import KINDS, TOKENS, sliding, tiny_model, tiny_tokenizer
+
+from dspine.errors import TargetError
+from dspine.kernels.kv import Span
+from dspine.kernels.packed import PackedLinear, packable
+from dspine.target.model import Target
+
+pytestmark = pytest.mark.skipif(not packable(torch.zeros(2, 2)), reason="no oneDNN here")
+
+IDS = torch.randint(TOKENS, (2, 40), generator=torch.Generator().manual_seed(4))
+TAPS = (3, 0)
+LONG_ROPE = {
+    "rope_parameters": {
+        "rope_type": "llama3",
+        "rope_theta": 1e4,
+        "factor": 4.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    }
+}
+VARIANTS = [
+    *((kind, {}) for kind in KINDS),
+    *((kind, {"tie_word_embeddings": True}) for kind in KINDS),
+    *((kind, sliding(kind)) for kind in ("qwen3", "qwen2", "mistral")),
+    ("qwen3", sliding("qwen3", full_layers=3)),
+    ("llama", LONG_ROPE),
+    ("llama", {"attention_bias": True, "mlp_bias": True}),
+    ("llama", {"num_key_value_heads": 4}),
+]
+
+
+def both(kind: str, dtype: torch.dtype = torch.float32, **overrides: object) -> tuple[Target, Target]:
+    """The target as it is, and packed."""
+    plain, packed = (
+        Target(tiny_model(kind, dtype=dtype, **overrides), tiny_tokenizer(), name=kind, packed=packed)
+        for packed in (False, True)
+    )
+    assert plain.fused is None
+    return plain, packed
+
+
+@pytest.mark.parametrize(("kind", "overrides"), VARIANTS)
+def test_prefill_rounds_and_single_tokens_equal_the_models_own(kind, overrides):
+    plain, packed = both(kind, **overrides)
+    assert packed.fused is not None
+    caches = plain.new_cache(2), packed.new_cache(2)
+    # a prefill, a ragged round that overwrites rejected slots, one token a row, one row alone
+    for span in (Span(0, (0, 0), 20), Span(0, (15, 9), 4), Span(0, (19, 13), 1), Span(1, (14,), 1)):
+        ids = torch.stack([IDS[span.first + row, s : s + span.width] for row, s in enumerate(span.starts)])
+        expected, got = (
+            target.forward(ids, cache, span, TAPS) for target, cache in zip((plain, packed), caches, strict=True)
+        )
+        torch.testing.assert_close(got.hidden, expected.hidden, rtol=2e-4, atol=2e-4)
+        torch.testing.assert_close(got.features, expected.features, rtol=2e-4, atol=2e-4)
+        torch.testing.assert_close(packed.logits(got.hidden), plain.logits(expected.hidden), rtol=2e-3, atol=2e-3)
+
+
+def test_bfloat16_stays_near():
+    if not packable(torch.zeros(2, 2, dtype=torch.bfloat16)):
+        pytest.skip("this CPU does not multiply bfloat16")
+    plain, packed = both("qwen3", torch.bfloat16)
+    exact = Target(tiny_model("qwen3"), tiny_tokenizer(), name="exact")
+    span = Span(0, (0, 0), 20)
+    near, ours, theirs = (
+        t.forward(IDS[:, :20], t.new_cache(2), span).hidden.float() for t in (exact, packed, plain)
+    )
+    # No farther from the float32 model than transformers' own bfloat16 forward is.
+    assert (ours - near).abs().mean() < 1.1 * (theirs - near).abs().mean()
+
+
+def test_the_model_itself_still_runs():
+    plain, packed = both("llama")
+    with torch.no_grad():
+        torch.testing.assert_close(packed.model(IDS).logits, plain.model(IDS).logits, rtol=2e-3, atol=2e-3)
+    assert isinstance(packed.model.lm_head, PackedLinear)
+
+
+def test_head_and_embedding_stay_readable():
+    for tied in (False, True):
+        plain, packed = both("llama", torch.bfloat16, tie_word_embeddings=tied)
+        assert torch.equal(packed.head_weight, plain.head_weight)
+        assert packed.head_digest == plain.head_digest
+        assert packed.vocab_size == plain.vocab_size
+
+
+@pytest.mark.parametrize("taps", [(5,), (1, 1), (-1,)])
+def test_taps_are_checked(taps):
+    _, packed = both("llama")
+    with pytest.raises(TargetError, match="target_layer_ids"):
+        packed.forward(IDS, packed.new_cache(2), Span(0, (0, 0), 40), taps)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "overrides"),
+    [("llama", torch.float64, {}), ("llama", torch.float32, {"hidden_act": "gelu"})],
+    ids=["float64", "another activation"],
+)
+def test_what_cannot_be_fused_runs_as_it_is(kind, dtype, overrides):
+    plain, packed = both(kind, dtype, **overrides)
+    assert packed.fused is None
+    span = Span(0, (0, 0), 40)
+    expected = plain.forward(IDS, plain.new_cache(2), span).hidden
+    assert torch.equal(packed.forward(IDS, packed.new_cache(2), span).hidden, expected)
