@@ -25,6 +25,7 @@ from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 from dspine.checkpoint.folder import replacing
 from dspine.config import NanoTargetRecipe
 from dspine.errors import ConfigError
+from dspine.target.weights import quiet
 from dspine.train.interrupt import StopRequest
 from dspine.train.nano.batches import IGNORED, Batch, batches, encode
 from dspine.train.nano.corpus import conversations
@@ -212,7 +213,7 @@ def _save(model: Any, tokenizer: Any, folder: Path, recipe: NanoTargetRecipe) ->
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    with replacing(folder, lambda name: True) as fresh:
+    with replacing(folder, lambda name: True) as fresh, quiet():
         model.save_pretrained(fresh)
         tokenizer.save_pretrained(fresh)
         (fresh / RECORD).write_text(recipe.model_dump_json(indent=2) + "\n", encoding="utf-8")
