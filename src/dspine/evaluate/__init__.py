@@ -1,1 +1,1 @@
-"""Evaluation: benchmark tasks, acceptance, throughput, latency, ablations and reports will live here."""
+"""The evaluate room: acceptance measured in the field's definitions, with intervals, from answers kept on disk."""
