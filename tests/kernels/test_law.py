@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dspine.kernels.law import Law, draw, law_probs
+from dspine.kernels.law import Law, draw, law_probs, likeliest
 
 
 def reference(logits: np.ndarray, temperature: float, top_k: int, top_p: float, min_p: float) -> np.ndarray:
@@ -90,3 +90,15 @@ def test_a_rows_law_does_not_depend_on_its_company():
     alone = law_probs(logits[:1], Law.of([0.9], [0], [1.0], [0.0]))
     beside = law_probs(logits, Law.of([0.9, 1.0], [0, 5], [1.0, 0.8], [0.0, 0.1]))
     assert torch.equal(beside[:1], alone)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_the_likeliest_is_the_first_of_the_best(dtype):
+    scores = torch.randn(3, 4, 50, generator=torch.Generator().manual_seed(2)).to(dtype)
+    scores[0, 0, [7, 9]] = 50.0
+    scores[1] = -torch.inf
+    scores[2, 1, 30] = torch.nan
+    assert torch.equal(likeliest(scores), scores.argmax(-1))
+    assert torch.equal(likeliest(scores.transpose(0, 1)), scores.argmax(-1).T)
+    assert likeliest(scores)[0, 0] == 7
+    assert likeliest(scores[0, 0]) == 7

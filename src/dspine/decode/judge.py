@@ -21,7 +21,7 @@ from dspine.decode.sampling import law_of
 from dspine.decode.verify import Verdict, verify, verify_greedy
 from dspine.drafter.proposal import Proposal
 from dspine.errors import TargetError
-from dspine.kernels.law import Law, law_probs
+from dspine.kernels.law import Law, law_probs, likeliest
 from dspine.stages import stage
 from dspine.target.model import Target
 
@@ -78,7 +78,7 @@ def judge(
         raw = target.logits(hidden)  # (B, M+1, V)
     with stage("verify/law"):
         scores = _processed(target, rows, raw, proposal, lengths)
-        choices = scores.argmax(dim=-1) if mixture.greedy else None  # (B, M+1)
+        choices = likeliest(scores) if mixture.greedy else None  # (B, M+1)
         probs = _laws(scores, mixture)
     with stage("verify/accept"):
         bounds = torch.tensor(lengths, device=scores.device)
