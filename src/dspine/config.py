@@ -101,10 +101,11 @@ class DrafterRecipe(Section):
     message_size: int | None = Field(default=None, gt=0)
     top_k: int | None = Field(default=None, gt=0)
     draft_vocabulary: int | None = Field(default=None, gt=0)  # ids a draft may hold; not given: all of them
+    start_from: str | None = None  # a drafter of the same sizes whose weights training begins with
 
     def sizes(self) -> dict[str, Any]:
         """The sizes given here, by the names of `DSpineConfig`."""
-        return self.model_dump(exclude_none=True, exclude={"draft_vocabulary", "mask_token"})
+        return self.model_dump(exclude_none=True, exclude={"draft_vocabulary", "mask_token", "start_from"})
 
 
 class ObjectiveRecipe(Section):

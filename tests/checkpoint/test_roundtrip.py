@@ -76,7 +76,9 @@ def test_export_to_specforge_and_back(target: Target, drafter: DSpine, own: Path
 def test_a_drafter_without_basis_is_saved_with_its_codes(
     target: Target, drafter: DSpine, specforge: Path, tmp_path: Path
 ) -> None:
-    save_drafter(load_drafter(specforge, target, packed=False), tmp_path / "out", target=target, training={}, dtype=torch.float32)
+    save_drafter(
+        load_drafter(specforge, target, packed=False), tmp_path / "out", target=target, training={}, dtype=torch.float32
+    )
     assert read_config(tmp_path / "out").layout == "SpecForge"
     assert same_proposal(drafter, load_drafter(tmp_path / "out", target, packed=False))
 

@@ -94,3 +94,24 @@ def test_grouped_attention_equals_repeated_heads(masked):
         scores = scores.masked_fill(~mask, -torch.inf)
     expected = scores.softmax(-1) @ repeated[1]
     torch.testing.assert_close(grouped_attention(query, key, value, mask, 0.25), expected, atol=1e-6, rtol=1e-5)
+
+
+def test_whole_grains_are_read_and_what_lies_behind_is_masked():
+    span = Span(0, (3, 6), 2, grain=16)
+    assert span.limit == 16
+    assert Span(0, (3,), 2).limit == 5
+    assert Span(0, (14,), 2, grain=16).limit == 16
+    mask = span.causal_mask()
+    assert mask is not None
+    assert mask[:, 0].sum(-1).tolist() == [[4, 5], [7, 8]]
+    assert Span(0, (4, 4), 1, grain=16).causal_mask() is not None
+    assert Span(0, (15, 15), 1, grain=16).causal_mask() is None
+    cache = RowCache(1, 2)
+    cache.open(span)
+    keys, values = cache.write(0, torch.ones(2, 1, 2, 4), torch.ones(2, 1, 2, 4))
+    assert keys.shape == values.shape == (2, 1, 16, 4)
+    assert keys.sum((1, 3)).tolist() == [
+        [4.0 if slot in own else 0.0 for slot in range(16)] for own in ((3, 4), (6, 7))
+    ]
+    cache.open(Span(0, (5, 5), 2, grain=16))
+    assert cache.write(0, torch.ones(2, 1, 2, 4), torch.ones(2, 1, 2, 4))[0].shape == (2, 1, 16, 4)

@@ -68,11 +68,31 @@ def test_bfloat16_stays_near():
     plain, packed = both("qwen3", torch.bfloat16)
     exact = Target(tiny_model("qwen3"), tiny_tokenizer(), name="exact")
     span = Span(0, (0, 0), 20)
-    near, ours, theirs = (
-        t.forward(IDS[:, :20], t.new_cache(2), span).hidden.float() for t in (exact, packed, plain)
-    )
+    near, ours, theirs = (t.forward(IDS[:, :20], t.new_cache(2), span).hidden.float() for t in (exact, packed, plain))
     # No farther from the float32 model than transformers' own bfloat16 forward is.
     assert (ours - near).abs().mean() < 1.1 * (theirs - near).abs().mean()
+
+
+@pytest.mark.parametrize(("kind", "overrides"), [("llama", {}), ("qwen3", sliding("qwen3", full_layers=3))])
+def test_a_block_in_bfloat16_equals_its_tokens_one_by_one_bit_for_bit(kind, overrides):
+    """What makes speculative decoding in bfloat16 the plain one, and not only near it."""
+    if not packable(torch.zeros(2, 2, dtype=torch.bfloat16)):
+        pytest.skip("this CPU does not multiply bfloat16")
+    _, packed = both(kind, torch.bfloat16, **overrides)
+    ids = torch.randint(TOKENS, (1, 150), generator=torch.Generator().manual_seed(5))
+
+    def logits(width: int) -> torch.Tensor:
+        cache, parts = packed.new_cache(1), []
+        packed.forward(ids[:, :9], cache, Span(0, (0,), 9))
+        for start in range(9, 150, width):
+            new = ids[:, start : start + width]
+            hidden = packed.forward(new, cache, Span(0, (start,), new.shape[1])).hidden
+            parts.append(packed.logits(hidden))
+        return torch.cat(parts, 1)
+
+    one_by_one = logits(1)
+    for width in (2, 5, 8, 16, 32):
+        assert torch.equal(logits(width), one_by_one), width
 
 
 def test_the_model_itself_still_runs():

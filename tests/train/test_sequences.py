@@ -104,6 +104,13 @@ def test_chunks_of_the_vocabulary_pass_change_nothing(target, monkeypatch):
     assert log_sum_exp(target, hidden[:0]).shape == (0,)
 
 
+def test_a_teacher_in_bfloat16_has_logits_in_float32():
+    target = tiny_target(dtype=torch.bfloat16)
+    hidden = torch.randn(50, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
+    exact = (hidden.double() @ target.head_weight.double().T).logsumexp(-1)
+    torch.testing.assert_close(log_sum_exp(target, hidden).double(), exact, atol=1e-5, rtol=1e-6)
+
+
 def test_a_sample_that_is_not_finite_is_left_out_by_name():
     broken = tiny_target()
     with torch.no_grad():

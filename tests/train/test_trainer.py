@@ -39,7 +39,7 @@ def rows(count=12, prompt=5, response=14):
 @pytest.fixture
 def recipe(tmp_path, monkeypatch):
     """A recipe file for 20 steps over 12 responses, one of them without an anchor, and a held-out prompt."""
-    monkeypatch.setattr(preparation, "load_target", lambda name: tiny_target())
+    monkeypatch.setattr(preparation, "load_target", lambda name, dtype=None: tiny_target(dtype=dtype or torch.float32))
     responses, prompts = tmp_path / "responses.jsonl", tmp_path / "prompts.jsonl"
     responses.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows()))
     asked = [{"id": f"p{i}", "source": "test", "prompt": f"Say {i}"} for i in range(14)]
@@ -111,6 +111,28 @@ def test_a_whole_run_leaves_a_drafter_that_loads(recipe, tmp_path):
         assert torch.equal(value.float(), trained[name].bfloat16().float()), name
 
 
+def prepared(recipe, *overrides):
+    return preparation.prepare(read_recipe(recipe, overrides))
+
+
+def test_a_run_can_start_from_a_drafter(recipe, tmp_path):
+    first = train(recipe, ["training.steps=3"]).drafter
+    start, aside = f"drafter.start_from={first}", f"output={tmp_path / 'again'}"
+    drafter = prepared(recipe, start, aside, "training.seed=5", "drafter.draft_vocabulary=100").drafter
+    trained = load_drafter(first, tiny_target(), dtype=torch.float32, packed=False).state_dict()
+    assert all(torch.equal(value, trained[name]) for name, value in drafter.state_dict().items())
+    with pytest.raises(ConfigError, match=r"start_from .* has another num_hidden_layers \(2\)"):
+        prepared(recipe, start, aside, "drafter.num_hidden_layers=3")
+    fresh, started = prepared(recipe, aside).identity, prepared(recipe, aside, start).identity
+    assert {name for name in fresh if fresh[name] != started[name]} == {"drafter"}
+
+
+def test_the_recipe_says_the_number_format_of_the_target(recipe):
+    run = prepared(recipe, "dtype=bfloat16")
+    assert run.target.dtype == torch.bfloat16
+    assert run.drafter.dtype == torch.float32
+
+
 def test_ten_and_a_new_process_and_ten_are_twenty(recipe, tmp_path, monkeypatch):
     whole = train(recipe, [f"output={tmp_path / 'whole'}"])
     cut_short(monkeypatch, 10)
@@ -134,7 +156,7 @@ def test_ten_and_a_new_process_and_ten_are_twenty(recipe, tmp_path, monkeypatch)
 def go_on_in_a_new_process(recipe):
     script = (
         "import sys\nfrom dspine.train import prepare\nfrom tests.support.tiny_target import tiny_target\n"
-        "prepare.load_target = lambda name: tiny_target()\n"
+        "prepare.load_target = lambda name, dtype: tiny_target()\n"
         "from dspine.train.trainer import train\ntrain(sys.argv[1])\n"
     )
     root = str(training.__file__).split("/src/")[0]
@@ -265,7 +287,7 @@ def test_held_out_prompts_come_from_every_source_in_turn(recipe, tmp_path):
     ("override", "message"),
     [
         ("training.stepz=3", r"unknown key 'training.stepz'; known keys there: steps, epochs, window_samples"),
-        ("trainin.steps=3", r"unknown key 'trainin'; known keys there: target, output"),
+        ("trainin.steps=3", r"unknown key 'trainin'; known keys there: target, dtype, output"),
         ("data.mix=[{sauce: a}]", r"unknown key 'data.mix.0.sauce'; known keys there: source, count, suffix"),
         ("training.epochs=3", r"'training': give exactly one of steps and epochs"),
         ("training.precision=half", r"'training.precision': Input should be 'float32' or 'bfloat16'"),

@@ -94,6 +94,8 @@ def _by_recipe(path: str, overrides: list[str], drafter: str | None, dtype: o.Dt
     recipe = read_recipe(path, overrides)
     build(recipe)
     asked = selection(recipe).train
+    if dtype is None and recipe.dtype is not None:
+        dtype = o.Dtype(recipe.dtype)
     models = open_models(recipe.target, drafter, dtype=dtype, thinking=recipe.data.thinking)
     return answer_prompts(recipe, asked, models.target, models.network)
 

@@ -14,15 +14,21 @@ import torch
 from torch import Tensor
 
 GROWTH = 256  # slots; storage grows by at least this much, so that growing stays rare
+EVEN = 64  # slots; see `Span.grain`
 
 
 @dataclass(frozen=True)
 class Span:
-    """Where one forward writes: rows `first .. first+B-1`, `width` new tokens each, row b's first at `starts[b]`."""
+    """Where one forward writes: rows `first .. first+B-1`, `width` new tokens each, row b's first at `starts[b]`.
+
+    `grain`: the slots that attention reads are a multiple of it. Kernels sum over slots in vectors, so that a query's
+    result depends on where the slots end, in the last bit; by a grain of `EVEN` it does not.
+    """
 
     first: int
     starts: tuple[int, ...]
     width: int
+    grain: int = 1
 
     @property
     def rows(self) -> int:
@@ -30,8 +36,9 @@ class Span:
 
     @property
     def limit(self) -> int:
-        """Number of slots that the longest row spans after this forward."""
-        return max(self.starts) + self.width
+        """Number of slots that attention reads: those of the longest row after this forward, in whole grains."""
+        reach = max(self.starts) + self.width
+        return reach + -reach % self.grain
 
     def positions(self, device: torch.device | str | None = None) -> Tensor:
         """Absolute position of every new token: (B, T) int64."""
@@ -43,7 +50,7 @@ class Span:
 
         A query at position p sees slots `p - window < slot <= p` (`window` None: all up to p).
         """
-        alike = self.width == 1 and min(self.starts) == max(self.starts)
+        alike = self.width == 1 and min(self.starts) + 1 == self.limit
         if alike and (window is None or self.limit <= window):
             return None
         query = self.positions(device)[:, None, :, None]
@@ -126,7 +133,7 @@ class RowCache:
         rows = slice(span.first, span.first + span.rows)
         for stored, new in ((stored_keys, keys), (stored_values, values)):
             if self._places is None:
-                stored[rows, :, span.starts[0] : span.limit] = new
+                stored[rows, :, span.starts[0] : span.starts[0] + span.width] = new
             else:  # indexed rows of G·D numbers: `scatter_` would go through them one by one
                 each, slots = self._places
                 stored[rows][each, :, slots] = new.transpose(1, 2)

@@ -145,13 +145,21 @@ class FusedDecoder:
         """
         x = self._embedding(ids)
         rotary = _signed(*cast(tuple[Tensor, Tensor], self._rotary(x, positions)))
-        folded = {kind: None if mask is None else fold_mask(mask, self._share) for kind, mask in masks.items()}
+        # Folded and made additive once for all layers, instead of in each.
+        folded = {
+            kind: None if mask is None else _additive(fold_mask(mask, self._share), x) for kind, mask in masks.items()
+        }
         outputs = {}
         for index, layer in enumerate(self._layers):
             x = layer(index, x, rotary, cache, folded[layer.kind])
             if index in taps:
                 outputs[index] = x
         return self._norm(x), outputs
+
+
+def _additive(mask: Tensor, like: Tensor) -> Tensor:
+    """0 where the mask (B or 1, 1, T, S) is True, -inf elsewhere, in the type of `like`."""
+    return torch.zeros_like(mask, dtype=like.dtype).masked_fill_(~mask, -torch.inf)
 
 
 def _signed(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from dspine.errors import TargetError
 from dspine.facts import TargetFacts
-from dspine.kernels.kv import Span
+from dspine.kernels.kv import EVEN, Span
 from dspine.kernels.packed import PackedLinear
 from dspine.target import attention, selfcheck
 from dspine.target.anatomy import FULL, SLIDING, Anatomy, examine
@@ -106,6 +106,11 @@ class Target:
         return weight
 
     @cached_property
+    def wide_head(self) -> Tensor:
+        """The head's rows in float32, for whoever needs products of them more exact than the target's own."""
+        return self.head_weight.detach().float()
+
+    @cached_property
     def head_digest(self) -> str:
         """sha256 of the head's rows as bfloat16 (hex): the same whichever dtype the model was loaded in."""
         return digest_rows(self.head_weight)
@@ -129,6 +134,8 @@ class Target:
         """
         if ids.shape != (span.rows, span.width):
             raise ValueError(f"ids {tuple(ids.shape)} for a span of {span.rows} rows and {span.width} tokens")
+        if self.fused is not None:
+            span = replace(span, grain=EVEN)
         cache.open(span)
         masks = {kind: self._mask(span, self._windows[kind]) for kind in set(self._parts.kinds)}
         if self.fused is not None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dspine.checkpoint import check_mask_token
+from dspine.checkpoint import check_mask_token, drafter_digest, load_drafter
 from dspine.config import Recipe
 from dspine.drafter import DSpine, DSpineConfig, TransferSpace
 from dspine.errors import ConfigError, DataError
@@ -90,7 +90,12 @@ def prepare(recipe: Recipe) -> Prepared:
 
 
 def build_drafter(recipe: Recipe, target: Target, rows: Sequence[ResponseRow]) -> tuple[DSpine, float]:
-    """An untrained drafter (seeded), and the share of response tokens that it can propose."""
+    """An untrained drafter (seeded, or as `start_from` left off), and the share of response tokens it can propose.
+
+    Raises:
+        ConfigError: a drafter to start from that has other sizes.
+        CheckpointError: one that cannot be read, or is not this target's.
+    """
     config = DSpineConfig.for_target(target.facts, mask_id(target, recipe.drafter.mask_token), **recipe.drafter.sizes())
     answers = [row.response_ids for row in rows]
     ids: Tensor | None = None
@@ -103,7 +108,21 @@ def build_drafter(recipe: Recipe, target: Target, rows: Sequence[ResponseRow]) -
     with torch.random.fork_rng():
         torch.manual_seed(recipe.training.seed)
         drafter = DSpine(config, target.embedding, head, space, ids).to(target.device)
+    if recipe.drafter.start_from is not None:
+        _start_from(recipe.drafter.start_from, drafter, target)
     return drafter, 1.0 if ids is None else coverage(answers, ids)
+
+
+def _start_from(name: str, drafter: DSpine, target: Target) -> None:
+    """Take over the weights of another drafter; the draft vocabulary is no part of them."""
+    given = load_drafter(name, target, dtype=torch.float32, packed=False)
+    ours, theirs = asdict(drafter.config), asdict(given.config)
+    if differing := [key for key in ours if ours[key] != theirs[key]]:
+        raise ConfigError(
+            f"drafter.start_from {name} has another {', '.join(f'{k} ({theirs[k]})' for k in differing)}",
+            "Give this recipe the same sizes, or leave start_from out.",
+        )
+    drafter.load_state_dict(given.state_dict())
 
 
 def mask_id(target: Target, token: str) -> int:
@@ -163,10 +182,12 @@ def _anchored(row: ResponseRow, max_length: int) -> bool:
 def _identity(recipe: Recipe, target: Target, drafter: DSpine, rows: Sequence[ResponseRow]) -> dict[str, str]:
     """What must agree for a run to go on, by the name that an error gives it."""
     ids = None if drafter.draft_ids is None else drafter.draft_ids.tolist()
+    start = recipe.drafter.start_from
+    built = [repr(drafter.config), ids] + ([drafter_digest(start)] if start else [])
     return {
         "target": target.head_digest,
         "responses": responses_digest(rows),
-        "drafter": _digest([repr(drafter.config), ids]),
+        "drafter": _digest(built),
         "objective": _digest(recipe.objective.model_dump(exclude={"chunk"})),
         "training": _digest(recipe.training.model_dump(exclude=FREE)),
     }

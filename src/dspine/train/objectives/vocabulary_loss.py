@@ -143,9 +143,9 @@ class _VocabularyLoss(torch.autograd.Function):
 
             logits = vocabulary.logits(hidden[part], dtype)  # (c, V_d)
             index[part] = logits.topk(candidates, dim=-1).indices
-            lse = logits.logsumexp(-1, keepdim=True)
-            sums[0] += (counted * (lse - logits.gather(1, row))).sum()
-            q = logits.sub_(lse).exp_()
+            log_q = logits.log_softmax(-1)
+            sums[0] -= (counted * log_q.gather(1, row)).sum()
+            q = log_q.exp_()
 
             p = vocabulary.exact_logits(teacher.hidden[part], dtype).sub_(teacher.lse[part, None].to(dtype)).exp_()
             probs[part] = p.gather(1, index[part])
