@@ -15,7 +15,9 @@ from torch.nn import functional as F
 
 DTYPES = (torch.float32, torch.bfloat16)
 
-_linear = torch.ops.mkldnn._linear_pointwise
+# The overloads by name: resolving them anew at each of two hundred calls a round takes as long as some of the products.
+_linear = torch.ops.mkldnn._linear_pointwise.default
+_linear_binary = torch.ops.mkldnn._linear_pointwise.binary
 
 
 def packable(weight: Tensor) -> bool:
@@ -64,13 +66,13 @@ class PackedLinear(nn.Module):
         """(x Wᵀ + b) ⊙ factor (..., out)."""
         if self._single(x):
             return F.linear(x, self.weight, self.bias).mul_(factor)
-        return cast(Tensor, _linear.binary(x, factor, self._packed, self.bias, "mul"))
+        return cast(Tensor, _linear_binary(x, factor, self._packed, self.bias, "mul"))
 
     def plus(self, x: Tensor, residual: Tensor) -> Tensor:
         """residual (..., out) + x Wᵀ + b."""
         if self._single(x):
             return F.linear(x, self.weight, self.bias).add_(residual)
-        return cast(Tensor, _linear.binary(x, residual, self._packed, self.bias, "add"))
+        return cast(Tensor, _linear_binary(x, residual, self._packed, self.bias, "add"))
 
     def _single(self, x: Tensor) -> bool:
         return self._by_row and x.numel() == self.in_features
