@@ -65,7 +65,7 @@ def proposal(drafter: DSpine, temperature: float = 0.0) -> Proposal:
     size = len(drafter.target_layer_ids) * drafter.config.hidden_size
     features = torch.randn(2, 5, size, generator=torch.Generator().manual_seed(1)).to(drafter.dtype)
     cache = drafter.new_cache(2)
-    drafter.observe(cache, Span(0, (0, 0), 5), features, (5, 5))
+    drafter.observe(cache, Span(0, (0, 0), 5), features, (5, 5), torch.zeros(2, 5, dtype=torch.int64))
     law = Law.of([temperature] * 2, [0] * 2, [1.0] * 2, [0.0] * 2)
     uniforms = torch.rand(2, drafter.candidates, generator=torch.Generator().manual_seed(2)) if temperature else None
     return drafter.propose(cache, 0, torch.tensor([65, 66]), law, uniforms)

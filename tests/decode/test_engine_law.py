@@ -34,7 +34,7 @@ class ConstantDrafter:
     def new_cache(self, rows: int) -> RowCache:
         return RowCache(1, rows)
 
-    def observe(self, cache: RowCache, span: Span, features: Tensor, counts: Sequence[int]) -> None:
+    def observe(self, cache: RowCache, span: Span, features: Tensor, counts: Sequence[int], tokens: Tensor) -> None:
         cache.reserve(span.limit)
         for index, (start, count) in enumerate(zip(span.starts, counts, strict=True)):
             cache.commit(span.first + index, start + count)

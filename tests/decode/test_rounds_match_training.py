@@ -69,9 +69,9 @@ class Scripted:
     def new_cache(self, rows: int) -> Twin:
         return Twin(self.dspine.new_cache(rows))
 
-    def observe(self, cache: Twin, span: Span, features: Tensor, counts: Sequence[int]) -> None:
-        self.oracle.observe(cache, span, features, counts)
-        self.dspine.observe(cache.real, span, features, counts)
+    def observe(self, cache: Twin, span: Span, features: Tensor, counts: Sequence[int], tokens: Tensor) -> None:
+        self.oracle.observe(cache, span, features, counts, tokens)
+        self.dspine.observe(cache.real, span, features, counts, tokens)
 
     def propose(self, cache: Twin, first: int, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
         states = self.dspine.draft_block(cache.real, first, anchors)

@@ -158,7 +158,7 @@ def test_training_and_decoding_forwards_agree_over_rounds(dtype, tolerance):
         for row in range(3):
             pending[row, : anchors[row] - seen[row]] = features[row, seen[row] : anchors[row]]
         counts = [a - s for a, s in zip(anchors, seen, strict=True)]
-        drafter.observe(cache, Span(1, tuple(seen), width), pending, counts)
+        drafter.observe(cache, Span(1, tuple(seen), width), pending, counts, torch.zeros(3, width, dtype=torch.int64))
         assert cache.lengths[1:] == anchors
         ids = torch.stack([tokens[row, anchors[row]] for row in range(3)])
         drafted = drafter.draft_block(cache, 1, ids)

@@ -22,7 +22,7 @@ def prepared(draft_ids=None):
     torch.manual_seed(5)
     cache = drafter.new_cache(3)
     features = torch.randn(3, 9, drafter.config.feature_size)
-    drafter.observe(cache, Span(0, (0, 0, 0), 9), features, [9, 4, 6])
+    drafter.observe(cache, Span(0, (0, 0, 0), 9), features, [9, 4, 6], torch.zeros(3, 9, dtype=torch.int64))
     return drafter, cache, torch.tensor([3, 50, 71])
 
 

@@ -1,9 +1,9 @@
 """Fixture F2: drafters whose proposals are known beforehand.
 
 `OracleDrafter` is right exactly as often as its script says, so every accept length, and with it every cap, stop and
-batch test, is exact. It also checks the engine: the features that it is shown must be those of the sequence it knows,
-slot by slot, and every anchor must be that sequence's token. `TableDrafter` samples from a law that depends on the
-newest feature.
+batch test, is exact. It also checks the engine: the features and tokens that it is shown must be those of the sequence
+it knows, slot by slot, and every anchor must be that sequence's token. `TableDrafter` samples from a law that depends
+on the newest feature.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class OracleDrafter:
     def new_cache(self, rows: int) -> OracleCache:
         return OracleCache(rows)
 
-    def observe(self, cache: RowCache, span: Span, features: Tensor, counts: Sequence[int]) -> None:
+    def observe(self, cache: RowCache, span: Span, features: Tensor, counts: Sequence[int], tokens: Tensor) -> None:
         assert isinstance(cache, OracleCache)
         assert features.shape[:2] == (span.rows, span.width)
         cache.reserve(span.limit)
@@ -106,6 +106,9 @@ class OracleDrafter:
                 assert start == cache.lengths[row] or start == 0
                 assert start + count <= self.max_positions
                 seen = features[index, :count]
+                held = tokens[index, :count].tolist()
+                walk.fits = [k for k in walk.fits if k.tokens[start : start + count] == held]
+                assert walk.fits, f"row {row}: tokens at {start}..{start + count - 1} are of no known sequence"
                 walk.fits = [k for k in walk.fits if _same(k.features[start : start + count], seen)]
                 assert walk.fits, f"row {row}: features at {start}..{start + count - 1} are of no known sequence"
             cache.commit(row, start + count)
@@ -162,7 +165,7 @@ class TableDrafter:
     def new_cache(self, rows: int) -> RowCache:
         return RowCache(1, rows, dtype=self.target.dtype)
 
-    def observe(self, cache: RowCache, span: Span, features: Tensor, counts: Sequence[int]) -> None:
+    def observe(self, cache: RowCache, span: Span, features: Tensor, counts: Sequence[int], tokens: Tensor) -> None:
         cache.open(span)
         stored = features.unsqueeze(1)  # (B, 1, T, m·d)
         cache.write(0, stored, stored)

@@ -92,7 +92,7 @@ class Batch:
             out = self._target.forward(ids, self._cache, Span(0, tuple(starts), ids.shape[1]), self._taps())
         rulings = judge(self._target, rows, self._mixed(rows), out.hidden, proposal, room)
         with stage("commit/observe"):
-            self._observe(starts, out.features, rulings)
+            self._observe(starts, ids, out.features, rulings)
         with stage("commit/text"):
             for index, (row, ruling) in enumerate(zip(rows, rulings, strict=True)):
                 if row.finish is None:  # else it was ended while the round ran: nothing of the round is kept
@@ -139,7 +139,7 @@ class Batch:
             ids = torch.tensor(padded, device=self._target.device)
             taps = () if self._drafter is None else self._drafter.target_layer_ids
             out = self._target.forward(ids, self._cache, Span(first, (start,) * live, counts[0]), taps)
-            self._observe_prompt(first, start, rows, out.features, counts)
+            self._observe_prompt(first, start, rows, ids, out.features, counts)
             done = [index for index in range(live) if ends[index] <= start + self._chunk]
             last.extend(out.hidden[index, counts[index] - 1] for index in reversed(done))
         for index, end in enumerate(ends):
@@ -147,7 +147,7 @@ class Batch:
         return torch.stack(last[::-1]).unsqueeze(1)
 
     def _observe_prompt(
-        self, first: int, start: int, rows: Sequence[Row], features: Tensor | None, counts: Sequence[int]
+        self, first: int, start: int, rows: Sequence[Row], ids: Tensor, features: Tensor | None, counts: Sequence[int]
     ) -> None:
         if self._drafter is None or self._context is None or features is None:
             return
@@ -157,7 +157,8 @@ class Batch:
             self._context.commit(first + index, 0)
         if counts[skipped:]:
             span = Span(first + skipped, (start,) * (len(counts) - skipped), counts[skipped])
-            self._drafter.observe(self._context, span, features[skipped:, : counts[skipped]], counts[skipped:])
+            seen, tokens = (each[skipped:, : span.width] for each in (features, ids))
+            self._drafter.observe(self._context, span, seen, counts[skipped:], tokens)
 
     def _propose(self, anchors: Tensor, width: int) -> Proposal:
         """Draft a whole block a row, and keep its first `width` places; nothing is drafted if that is 0."""
@@ -171,7 +172,7 @@ class Batch:
         proposal = self._drafter.propose(self._context, 0, anchors, law, uniforms)
         return proposal if width == self._candidates else proposal.places(width)
 
-    def _observe(self, starts: Sequence[int], features: Tensor | None, rulings: Sequence[Ruling]) -> None:
+    def _observe(self, starts: Sequence[int], ids: Tensor, features: Tensor | None, rulings: Sequence[Ruling]) -> None:
         """Show the drafter the anchor and the candidates that stood. A row that is not drafted keeps no context."""
         if self._drafter is None or self._context is None or features is None:
             return
@@ -179,7 +180,7 @@ class Batch:
         counts = [ruling.accepted + 1 if row.drafting else 0 for row, ruling in pairs]
         begins = tuple(start if row.drafting else 0 for row, start in zip(self.rows, starts, strict=True))
         span = Span(0, begins, max(counts))
-        self._drafter.observe(self._context, span, features[:, : span.width], counts)
+        self._drafter.observe(self._context, span, features[:, : span.width], counts, ids[:, : span.width])
 
     # ---------------------------------------------------------------- housekeeping
 

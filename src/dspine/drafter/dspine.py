@@ -274,7 +274,7 @@ class DSpine(nn.Module):
         weight = self.backbone.norm.weight
         return RowCache(len(self.backbone.layers), rows, dtype=weight.dtype, device=weight.device)
 
-    def observe(self, cache: RowCache, span: Span, features: Tensor, counts: Sequence[int]) -> None:
+    def observe(self, cache: RowCache, span: Span, features: Tensor, counts: Sequence[int], tokens: Tensor) -> None:
         cache.open(span)
         positions = span.positions(features.device)
         for layer, (keys, values) in enumerate(self.backbone.context(features.to(self.dtype), positions)):

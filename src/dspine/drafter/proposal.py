@@ -72,7 +72,7 @@ class Drafter(Protocol):
     def new_cache(self, rows: int) -> RowCache:
         """An empty context cache for `rows` rows."""
 
-    def observe(self, cache: RowCache, span: Span, features: Tensor, counts: Sequence[int]) -> None:
+    def observe(self, cache: RowCache, span: Span, features: Tensor, counts: Sequence[int], tokens: Tensor) -> None:
         """Take in target features, strictly before the next anchor.
 
         Args:
@@ -80,6 +80,8 @@ class Drafter(Protocol):
             span: slots of the features; a row's first lies at its present context length.
             features: (B, T, m·d), the tapped layers concatenated in the order of `target_layer_ids`.
             counts: how many of the T features of each row are real; the cache's lengths become starts + counts.
+            tokens: (B, T) int64, the token at each slot. A drafter that pairs a feature with the token behind it keeps
+                the newest feature until that token is observed, or is the anchor.
         """
 
     def propose(self, cache: RowCache, first: int, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:

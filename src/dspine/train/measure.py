@@ -49,8 +49,8 @@ class Unrefined:
     def new_cache(self, rows: int) -> RowCache:
         return self._drafter.new_cache(rows)
 
-    def observe(self, cache: RowCache, span: Span, features: Tensor, counts: Sequence[int]) -> None:
-        self._drafter.observe(cache, span, features, counts)
+    def observe(self, cache: RowCache, span: Span, features: Tensor, counts: Sequence[int], tokens: Tensor) -> None:
+        self._drafter.observe(cache, span, features, counts, tokens)
 
     def propose(self, cache: RowCache, first: int, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
         states = self._drafter.draft_block(cache, first, anchors)
