@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from dspine.checkpoint.codes import space_of_basis
 from dspine.checkpoint.layout import Layout
 from dspine.checkpoint.schema import READY, Shapes
 from dspine.drafter.config import DSpineConfig
@@ -31,7 +32,7 @@ def _space(tensors: Mapping[str, Tensor], head: Tensor) -> TransferSpace:
                 f"{name} is {tensors[name].dtype}: codes rebuilt from it would not be those of the training run",
                 "Take the file as dspine wrote it, with float32 mean and basis.",
             )
-    return TransferSpace.from_basis(head, tensors[MEAN].to(head.device), tensors[BASIS].to(head.device))
+    return space_of_basis(head, tensors[MEAN].to(head.device), tensors[BASIS].to(head.device))
 
 
 def transfer_tensors(space: TransferSpace) -> dict[str, Tensor]:

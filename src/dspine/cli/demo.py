@@ -12,6 +12,7 @@ from rich.table import Table
 
 from dspine.cli import options as o
 from dspine.cli.console import answer, complain, note, results
+from dspine.cli.heavy import uncollected
 from dspine.cli.models import choose_drafter, open_models
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ def demo(
 
         dspine demo
     """
-    from dspine.demo import MARGIN, PROMPTS, peak_memory_gb, run_demo
+    with uncollected():
+        from dspine.demo import MARGIN, PROMPTS, peak_memory_gb, run_demo
 
     if prompts > len(PROMPTS):
         raise typer.BadParameter(f"the demo has {len(PROMPTS)} prompts")

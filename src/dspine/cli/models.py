@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from dspine.cli.console import note, waiting
+from dspine.cli.heavy import uncollected
 from dspine.cli.options import Dtype
 
 if TYPE_CHECKING:
@@ -71,7 +69,7 @@ def open_models(
     Raises:
         DspineError: a model that cannot be loaded, or a drafter that does not fit the target.
     """
-    with waiting(f"Loading {target}"), _uncollected():
+    with waiting(f"Loading {target}"), uncollected():
         import torch
 
         from dspine.checkpoint import CheckpointWarning, load_drafter
@@ -85,23 +83,6 @@ def open_models(
     for warning in caught:
         note(f"warning: {warning.message}")
     return Models(loaded, drafter, network, Engine(loaded, network, max_batch=1))
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """No garbage collection meanwhile, and none of what was made afterwards.
-
-    Importing torch and transformers makes millions of objects that stay; looking through them again and again takes
-    about a fifth of the start-up.
-    """
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        if collecting:
-            gc.enable()
 
 
 def counts(given: Answer) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dspine.cli.console import note
+from dspine.cli.heavy import uncollected
 from dspine.errors import RequestError
 
 if TYPE_CHECKING:
@@ -111,7 +112,8 @@ def sampling_params(**fields: Any) -> SamplingParams:
     Raises:
         typer.BadParameter: a value that cannot be honoured, named (exit code 2).
     """
-    from dspine.decode.sampling import SamplingParams
+    with uncollected():
+        from dspine.decode.sampling import SamplingParams
 
     try:
         return SamplingParams(**fields)

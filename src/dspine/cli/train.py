@@ -9,6 +9,7 @@ import typer
 
 from dspine.cli import options as o
 from dspine.cli.console import answer, print_json
+from dspine.cli.heavy import uncollected
 
 
 def train(
@@ -32,7 +33,8 @@ def train(
 
         dspine train recipes/smollm2-135m-cpu.yaml --set training.steps=200 --fresh
     """
-    from dspine.train.trainer import train as run
+    with uncollected():
+        from dspine.train.trainer import train as run
 
     summary = run(recipe, overrides or (), resume=resume)
     if as_json:
