@@ -2,8 +2,8 @@
 
     python bench/plain.py --runs 5 --max-new-tokens 64
 
-Both sides use the same loaded weights, type and thread count; `generate` runs with transformers' own attention and a
-dynamic cache, its defaults. EOS is ignored on both sides, so that both do the same work. The ratio is taken pair by
+Both sides load the same weights in the same type and run with the same threads; `generate` runs transformers' own model,
+attention and dynamic cache, its defaults. EOS is ignored on both sides, so that both do the same work. The ratio is taken pair by
 pair; above 1 means that the plain path is faster.
 """
 
@@ -14,36 +14,34 @@ import json
 import statistics
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
+import dspine  # noqa: F401  sets the threads before torch is imported
+
+# isort: split
 import torch
 from rich.console import Console
 from rich.table import Table
 
-import dspine  # noqa: F401  sets the threads before torch is imported
 from dspine.decode.engine import Engine
 from dspine.decode.sampling import SamplingParams
 from dspine.demo import PROMPTS
 from dspine.target import load_target
 from dspine.target.chat import render
-from dspine.target.model import Target
 
 
-def transformers_seconds(target: Target, ids: list[list[int]], tokens: int) -> float:
+def transformers_seconds(model: Any, ids: list[list[int]], tokens: int) -> float:
     width = max(map(len, ids))
-    pad = target.tokenizer.pad_token_id or 0
+    pad = model.config.pad_token_id or 0
     padded = torch.tensor([[pad] * (width - len(row)) + row for row in ids])
     mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in ids])
-    ours = target.model.config._attn_implementation
-    target.model.set_attn_implementation("sdpa")
     start = perf_counter()
     with torch.inference_mode():
-        target.model.generate(
+        model.generate(
             input_ids=padded, attention_mask=mask, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False,
             pad_token_id=pad,
         )  # fmt: skip
-    seconds = perf_counter() - start
-    target.model.set_attn_implementation(ours)
-    return seconds
+    return perf_counter() - start
 
 
 def our_seconds(engine: Engine, ids: list[list[int]], tokens: int) -> float:
@@ -56,27 +54,31 @@ def our_seconds(engine: Engine, ids: list[list[int]], tokens: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="smollm2")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
 
-    target = load_target(args.target)
+    dtype = getattr(torch, args.dtype)
+    target = load_target(args.target, dtype=dtype)
+    model = load_target(args.target, dtype=dtype, packed=False).model
+    model.set_attn_implementation("sdpa")
     prompts = [render(target, [{"role": "user", "content": text}]) for text in PROMPTS]
     table = Table("batch", "dspine tokens/s", "transformers tokens/s", "ratio (median)", "ratio (min-max)")
     report = []
     for batch in (1, 8):
         ids = [prompts[i % len(prompts)] for i in range(batch)]
         engine = Engine(target, max_batch=batch)
-        our_seconds(engine, ids, 4), transformers_seconds(target, ids, 4)
+        our_seconds(engine, ids, 4), transformers_seconds(model, ids, 4)
         pairs = []
         for run in range(args.runs):
             if run % 2:
-                theirs = transformers_seconds(target, ids, args.max_new_tokens)
+                theirs = transformers_seconds(model, ids, args.max_new_tokens)
                 ours = our_seconds(engine, ids, args.max_new_tokens)
             else:
                 ours = our_seconds(engine, ids, args.max_new_tokens)
-                theirs = transformers_seconds(target, ids, args.max_new_tokens)
+                theirs = transformers_seconds(model, ids, args.max_new_tokens)
             pairs.append((ours, theirs))
         work = batch * args.max_new_tokens
         ratios = [theirs / ours for ours, theirs in pairs]

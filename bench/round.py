@@ -13,11 +13,13 @@ import statistics
 from pathlib import Path
 from time import perf_counter
 
+import dspine  # noqa: F401  sets the threads before torch is imported
+
+# isort: split
 import torch
 from rich.console import Console
 from rich.table import Table
 
-import dspine  # noqa: F401  sets the threads before torch is imported
 from dspine.checkpoint import load_drafter
 from dspine.decode.engine import Engine
 from dspine.decode.records import Completion
@@ -38,12 +40,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="smollm2")
     parser.add_argument("--drafter", default="smollm2-135m-dspine")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--max-new-tokens", type=int, default=96)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
 
-    target = load_target(args.target)
+    target = load_target(args.target, dtype=getattr(torch, args.dtype))
     drafted = Engine(target, load_drafter(args.drafter, target), max_batch=1)
     plain = Engine(target, max_batch=1)
     params = SamplingParams(max_new_tokens=args.max_new_tokens)
