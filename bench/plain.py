@@ -2,9 +2,9 @@
 
     python bench/plain.py --runs 5 --max-new-tokens 64
 
-Both sides load the same weights in the same type and run with the same threads; `generate` runs transformers' own model,
-attention and dynamic cache, its defaults. EOS is ignored on both sides, so that both do the same work. The ratio is taken pair by
-pair; above 1 means that the plain path is faster.
+Both sides load the same weights in the same type and run with the same threads; `generate` runs transformers' own
+model, attention and dynamic cache, its defaults. EOS is ignored on both sides, so that both do the same work. The ratio
+is taken pair by pair; above 1 means that the plain path is faster.
 """
 
 from __future__ import annotations
