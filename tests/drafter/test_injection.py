@@ -7,7 +7,7 @@ import math
 import torch
 from tests.support.blocks import MASK, VOCAB, packed_attention, small_drafter
 
-from dspine.drafter.dspine import block_mask
+from dspine.drafter.masks import block_mask
 
 
 def inject(drafter, layer, states, anchor):

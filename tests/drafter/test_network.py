@@ -8,7 +8,7 @@ from tests.support.blocks import MASK, VOCAB, packed_attention, small_config, sm
 from torch import nn
 
 from dspine.drafter import DSpine, TransferSpace
-from dspine.drafter.dspine import block_mask
+from dspine.drafter.masks import block_mask
 from dspine.kernels.kv import Span
 
 

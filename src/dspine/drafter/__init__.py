@@ -1,8 +1,21 @@
 """The drafter room: networks only. Nothing here knows of engines, tokenizers or files."""
 
 from dspine.drafter.config import DSpineConfig
+from dspine.drafter.dflash import DFlash, DFlashConfig
 from dspine.drafter.dspine import DSpine
 from dspine.drafter.proposal import Drafter, Proposal
+from dspine.drafter.registry import KINDS, Network, kind_of
 from dspine.drafter.transfer import TransferSpace
 
-__all__ = ["DSpine", "DSpineConfig", "Drafter", "Proposal", "TransferSpace"]
+__all__ = [
+    "KINDS",
+    "DFlash",
+    "DFlashConfig",
+    "DSpine",
+    "DSpineConfig",
+    "Drafter",
+    "Network",
+    "Proposal",
+    "TransferSpace",
+    "kind_of",
+]

@@ -6,20 +6,44 @@ forgotten. Source: DSpine (arXiv 2609.36173), parallel backbone (shared with DFl
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dspine.drafter.config import DSpineConfig
+from dspine.kernels.kv import RowCache, Span
 from dspine.kernels.reference import rms_norm
+from dspine.stages import stage
 
 Rotary = tuple[Tensor, Tensor]
 # (layer, query (B, H, T, D), keys (B, G, T, D), values) → (B, H, T, D): stores the block's keys and values behind
 # the context's and attends. The engine writes into a cache, training concatenates; the layer does not know.
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+
+
+class Sizes(Protocol):
+    """What a backbone is built from; `BackboneConfig` has it."""
+
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def intermediate_size(self) -> int: ...
+    @property
+    def num_hidden_layers(self) -> int: ...
+    @property
+    def num_attention_heads(self) -> int: ...
+    @property
+    def num_key_value_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def rms_norm_eps(self) -> float: ...
+    @property
+    def rope_theta(self) -> float: ...
+    @property
+    def feature_size(self) -> int: ...
 
 
 class RMSNorm(nn.Module):
@@ -44,7 +68,7 @@ def rotate(x: Tensor, rotary: Rotary) -> Tensor:
 class Attention(nn.Module):
     """Projections of a draft layer's attention; where keys and values are kept is the caller's business."""
 
-    def __init__(self, config: DSpineConfig) -> None:
+    def __init__(self, config: Sizes) -> None:
         super().__init__()
         width, dim = config.hidden_size, config.head_dim
         self.heads, self.groups, self.dim = config.num_attention_heads, config.num_key_value_heads, dim
@@ -77,7 +101,7 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     """Gated feed-forward: W_down(SiLU(W_gate x) ⊙ W_up x)."""
 
-    def __init__(self, config: DSpineConfig) -> None:
+    def __init__(self, config: Sizes) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
@@ -91,7 +115,7 @@ class MLP(nn.Module):
 class DraftLayer(nn.Module):
     """A pre-norm decoder layer whose keys and values begin with the target's features."""
 
-    def __init__(self, config: DSpineConfig) -> None:
+    def __init__(self, config: Sizes) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.self_attn = Attention(config)
@@ -112,7 +136,7 @@ class Backbone(nn.Module):
 
     inverse_frequencies: Tensor
 
-    def __init__(self, config: DSpineConfig) -> None:
+    def __init__(self, config: Sizes) -> None:
         super().__init__()
         self.fc = nn.Linear(config.feature_size, config.hidden_size, bias=False)
         self.hidden_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
@@ -138,3 +162,26 @@ class Backbone(nn.Module):
         fused = self.fuse(features)
         rotary = self.rotary(positions, fused.dtype)
         return [cast(DraftLayer, layer).self_attn.keys_values(fused, rotary) for layer in self.layers]
+
+    def forward(self, x: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """All layers and the final norm, with nothing between them: x (B, W, d) at positions (B, W) → (B, W, d)."""
+        rotary = self.rotary(positions, x.dtype)
+        with stage("draft/backbone"):
+            for index, layer in enumerate(self.layers):
+                x = layer(index, x, rotary, attend)
+            out: Tensor = self.norm(x)
+        return out
+
+    def new_cache(self, rows: int) -> RowCache:
+        """An empty context cache for `rows` rows."""
+        weight = self.norm.weight
+        return RowCache(len(self.layers), rows, dtype=weight.dtype, device=weight.device)
+
+    def observe(self, cache: RowCache, span: Span, features: Tensor, counts: Sequence[int]) -> None:
+        """Write the context keys and values of features (B, T, m·d) and commit the first `counts` of each row."""
+        cache.open(span)
+        positions = span.positions(features.device)
+        for layer, (keys, values) in enumerate(self.context(features.to(self.norm.weight.dtype), positions)):
+            cache.write(layer, keys, values)
+        for row, (start, count) in enumerate(zip(span.starts, counts, strict=True)):
+            cache.commit(span.first + row, start + count)

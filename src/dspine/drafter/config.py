@@ -1,14 +1,15 @@
-"""Sizes of a DSpine drafter.
+"""Sizes of a drafter: those of the parallel backbone, which many drafters share, and DSpine's own.
 
-One rule: the network is built from these numbers alone. Defaults are the paper's for Qwen3-8B (DSpine,
-arXiv 2609.36173); `for_target` proposes sizes for any other target.
+One rule: a network is built from its numbers alone. Defaults are the paper's for Qwen3-8B (DSpine,
+arXiv 2609.36173); `for_target` proposes sizes for any other target. Each other drafter's own numbers stand in its file.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
+from dspine.drafter.masks import Sight
 from dspine.errors import ConfigError
 from dspine.facts import TargetFacts
 
@@ -20,9 +21,6 @@ _POSITIVE = (
     "num_key_value_heads",
     "head_dim",
     "vocab_size",
-    "transfer_rank",
-    "message_size",
-    "top_k",
 )
 
 
@@ -44,8 +42,8 @@ def default_taps(num_layers: int, taps: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class DSpineConfig:
-    """Sizes of backbone and injection. `block_size` counts the anchor: M = block_size - 1 candidates a round."""
+class BackboneConfig:
+    """Sizes of the parallel backbone. `block_size` counts the rows of a block: the anchor and the mask tokens."""
 
     hidden_size: int = 4096
     intermediate_size: int = 12288
@@ -61,25 +59,15 @@ class DSpineConfig:
     target_layer_ids: tuple[int, ...] = (1, 9, 17, 25, 33)
     mask_token_id: int = 151669
     block_size: int = 16
-    transfer_rank: int = 1024
-    message_size: int = 512
-    top_k: int = 16
 
     def __post_init__(self) -> None:
-        for field in _POSITIVE:
-            if getattr(self, field) < 1:
-                raise ConfigError(f"drafter config: {field} is {getattr(self, field)}", "It must be at least 1.")
+        self._check_positive(_POSITIVE)
         if self.head_dim % 2:
             raise ConfigError(
                 f"drafter config: head_dim is {self.head_dim}", "Rotary positions turn pairs: it must be even."
             )
         if self.mask_token_id < 0:
             raise ConfigError(f"drafter config: mask_token_id is {self.mask_token_id}", "Give an id from 0.")
-        if self.top_k > self.vocab_size:
-            raise ConfigError(
-                f"drafter config: top_k {self.top_k} exceeds the vocabulary of {self.vocab_size}",
-                "Choose a smaller one.",
-            )
         if self.block_size < 2:
             raise ConfigError(
                 f"drafter config: block_size is {self.block_size}",
@@ -91,12 +79,12 @@ class DSpineConfig:
                 f"{self.num_key_value_heads} key/value heads",
                 "Set num_attention_heads to a multiple of num_key_value_heads.",
             )
-        if self.transfer_rank > self.hidden_size:
-            raise ConfigError(
-                f"drafter config: transfer_rank {self.transfer_rank} exceeds the hidden size {self.hidden_size}",
-                "The transfer space is a subspace of the target's output embeddings: choose a smaller rank.",
-            )
         self._check_taps()
+
+    def _check_positive(self, fields: tuple[str, ...]) -> None:
+        for field in fields:
+            if getattr(self, field) < 1:
+                raise ConfigError(f"drafter config: {field} is {getattr(self, field)}", "It must be at least 1.")
 
     def _check_taps(self) -> None:
         ids = self.target_layer_ids
@@ -109,17 +97,17 @@ class DSpineConfig:
             )
 
     @property
-    def candidates(self) -> int:
-        """Candidates of a round, M."""
-        return self.block_size - 1
-
-    @property
     def feature_size(self) -> int:
         """Width of the concatenated taps, m·d."""
         return len(self.target_layer_ids) * self.hidden_size
 
     @classmethod
-    def for_target(cls, facts: TargetFacts, mask_token_id: int, **overrides: Any) -> DSpineConfig:
+    def proportions(cls, facts: TargetFacts) -> dict[str, int]:
+        """What this kind of drafter proposes for its own sizes, beside the backbone's."""
+        return {}
+
+    @classmethod
+    def for_target(cls, facts: TargetFacts, mask_token_id: int, **overrides: Any) -> Self:
         """Sizes for a target: its own width, heads and feed-forward, the paper's proportions elsewhere.
 
         The paper's Qwen3-8B values come out for Qwen3-8B. `overrides` replace any field; `num_hidden_layers` also
@@ -141,8 +129,7 @@ class DSpineConfig:
             "max_position_embeddings": facts.max_position_embeddings,
             "num_target_layers": facts.num_layers,
             "mask_token_id": mask_token_id,
-            "transfer_rank": _fraction(facts.hidden_size, 4),
-            "message_size": _fraction(facts.hidden_size, 8),
+            **cls.proportions(facts),
         }
         if "target_layer_ids" not in overrides:
             proposed["target_layer_ids"] = default_taps(facts.num_layers, layers)
@@ -155,6 +142,89 @@ class DSpineConfig:
         return cls(**{**proposed, **overrides})
 
 
-def _fraction(size: int, parts: int) -> int:
+@dataclass(frozen=True)
+class DSpineConfig(BackboneConfig):
+    """Sizes of backbone and injection; M = block_size - 1 candidates a round."""
+
+    transfer_rank: int = 1024
+    message_size: int = 512
+    top_k: int = 16
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_positive(("transfer_rank", "message_size", "top_k"))
+        if self.top_k > self.vocab_size:
+            raise ConfigError(
+                f"drafter config: top_k {self.top_k} exceeds the vocabulary of {self.vocab_size}",
+                "Choose a smaller one.",
+            )
+        if self.transfer_rank > self.hidden_size:
+            raise ConfigError(
+                f"drafter config: transfer_rank {self.transfer_rank} exceeds the hidden size {self.hidden_size}",
+                "The transfer space is a subspace of the target's output embeddings: choose a smaller rank.",
+            )
+
+    @property
+    def candidates(self) -> int:
+        """Candidates of a round, M."""
+        return self.block_size - 1
+
+    @classmethod
+    def proportions(cls, facts: TargetFacts) -> dict[str, int]:
+        return {"transfer_rank": fraction(facts.hidden_size, 4), "message_size": fraction(facts.hidden_size, 8)}
+
+
+@dataclass(frozen=True)
+class ParallelConfig(BackboneConfig):
+    """A backbone whose rows may see each other both ways, and whose row k predicts a token of either convention.
+
+    is_causal: rows see rows up to themselves alone; None: in sliding layers, while full ones see both ways.
+    sliding_window: W, in the layers `sliding_layers` a row sees keys fewer than W positions away.
+    logits_start: the first row that predicts: 1, row k predicts the token at its own position; 0, the one after it.
+    """
+
+    is_causal: bool | None = False
+    sliding_window: int | None = None
+    sliding_layers: tuple[int, ...] = ()
+    logits_start: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.logits_start not in (0, 1):
+            raise ConfigError(
+                f"drafter config: logits_start is {self.logits_start}",
+                "It is 1 where row k predicts the token at its own position, 0 where it predicts the next.",
+            )
+        window, layers = self.sliding_window, self.sliding_layers
+        outside = [layer for layer in layers if not 0 <= layer < self.num_hidden_layers]
+        if outside or len(set(layers)) != len(layers):
+            raise ConfigError(
+                f"drafter config: sliding_layers {list(layers)} of {self.num_hidden_layers} draft layers",
+                f"Give distinct layers from 0 to {self.num_hidden_layers - 1}.",
+            )
+        if bool(layers) != (window is not None) or (window is not None and window < 1):
+            raise ConfigError(
+                f"drafter config: sliding_window is {window} for {len(layers)} sliding layers",
+                "Give a window of at least 1 and the layers it is for, or neither.",
+            )
+
+    @property
+    def candidates(self) -> int:
+        """Candidates of a round, M."""
+        return self.block_size - self.logits_start
+
+    @property
+    def sights(self) -> tuple[Sight, ...]:
+        """What each draft layer's rows see."""
+        return tuple(self._sight(layer in self.sliding_layers) for layer in range(self.num_hidden_layers))
+
+    def _sight(self, sliding: bool) -> Sight:
+        return Sight(
+            causal=sliding if self.is_causal is None else self.is_causal,
+            window=self.sliding_window if sliding else None,
+        )
+
+
+def fraction(size: int, parts: int) -> int:
     """About `size / parts`, a multiple of 16 for the sake of matrix units, at least 16 and at most `size`."""
     return min(size, max(16, round(size / parts / 16) * 16))

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from dspine.drafter.backbone import Attend, Backbone
 from dspine.drafter.config import DSpineConfig
 from dspine.drafter.injection import Injection
+from dspine.drafter.masks import CAUSAL
+from dspine.drafter.passes import BlockForm, decode_pass, training_pass
 from dspine.drafter.proposal import Proposal
 from dspine.drafter.transfer import TransferSpace
-from dspine.kernels.attention import grouped_attention
 from dspine.kernels.kv import RowCache, Span
 from dspine.kernels.law import Law
 from dspine.kernels.packed import PackedLinear, linear_of, pack, packable
@@ -79,6 +80,7 @@ class DSpine(nn.Module):
     ) -> None:
         super().__init__()
         self.config = config
+        self.form = BlockForm(config.block_size, config.mask_token_id, (CAUSAL,) * config.num_hidden_layers)
         self.backbone = Backbone(config)
         self.injection = Injection(
             config.num_hidden_layers,
@@ -243,44 +245,28 @@ class DSpine(nn.Module):
             BlockStates over (N, A, M, ·).
         """
         batch, per_row = anchors.shape
-        size = self.block_size
-        inputs = torch.full_like(tokens, self.config.mask_token_id)
-        inputs[..., 0] = tokens[..., 0]
-        positions = anchors[..., None] + torch.arange(size, device=anchors.device)  # (N, A, M+1)
-        where = torch.arange(features.shape[1], device=anchors.device).expand(batch, -1)
-        context = self.backbone.context(features.to(self.dtype), where)
-        mask = block_mask(anchors, lengths, features.shape[1], size)
-
-        def attend(layer: int, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-            before_keys, before_values = context[layer]
-            return grouped_attention(
-                query, torch.cat((before_keys, keys), dim=2), torch.cat((before_values, values), dim=2), mask
-            )
-
         replacement = None
         if replaced is not None and replaced_layers:
             codes = self.codes[tokens[..., :-1]].flatten(0, 1)
             replacement = Replacement(codes, replaced.reshape(-1, 1, 1), replaced_layers)
-        states = self._states(inputs.flatten(1), positions.flatten(1), attend, replacement, with_readouts=True)
+
+        def run(inputs: Tensor, positions: Tensor, attend: Attend) -> BlockStates:
+            return self._states(inputs, positions, attend, replacement, with_readouts=True)
+
+        states = training_pass(self.form, self.backbone, features.to(self.dtype), lengths, anchors, tokens[..., 0], run)
         return BlockStates(
-            hidden=states.hidden.reshape(batch, per_row, size - 1, -1),
-            last=states.last.reshape(batch, per_row, size - 1, -1),
-            readouts=[readout.reshape(batch, per_row, size - 1, -1) for readout in states.readouts],
+            hidden=states.hidden.reshape(batch, per_row, *states.hidden.shape[1:]),
+            last=states.last.reshape(batch, per_row, *states.last.shape[1:]),
+            readouts=[readout.reshape(batch, per_row, *readout.shape[1:]) for readout in states.readouts],
         )
 
     # ---------------------------------------------------------------- decoding
 
     def new_cache(self, rows: int) -> RowCache:
-        weight = self.backbone.norm.weight
-        return RowCache(len(self.backbone.layers), rows, dtype=weight.dtype, device=weight.device)
+        return self.backbone.new_cache(rows)
 
     def observe(self, cache: RowCache, span: Span, features: Tensor, counts: Sequence[int], tokens: Tensor) -> None:
-        cache.open(span)
-        positions = span.positions(features.device)
-        for layer, (keys, values) in enumerate(self.backbone.context(features.to(self.dtype), positions)):
-            cache.write(layer, keys, values)
-        for row, (start, count) in enumerate(zip(span.starts, counts, strict=True)):
-            cache.commit(span.first + row, start + count)
+        self.backbone.observe(cache, span, features, counts)
 
     def propose(self, cache: RowCache, first: int, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
         states = self.draft_block(cache, first, anchors)
@@ -295,17 +281,11 @@ class DSpine(nn.Module):
 
     def draft_block(self, cache: RowCache, first: int, anchors: Tensor) -> BlockStates:
         """One pass over one block a row: anchors (B,) at the rows' context lengths → states over (B, M, ·)."""
-        starts = tuple(cache.lengths[first : first + anchors.shape[0]])
-        span = Span(first, starts, self.block_size)
-        cache.open(span)
-        mask = span.causal_mask(anchors.device)
-        tokens = anchors.new_full((anchors.shape[0], self.block_size), self.config.mask_token_id)
-        tokens[:, 0] = anchors
 
-        def attend(layer: int, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-            return grouped_attention(query, *cache.write(layer, keys, values), mask)
+        def run(tokens: Tensor, positions: Tensor, attend: Attend) -> BlockStates:
+            return self._states(tokens, positions, attend, None, with_readouts=False)
 
-        return self._states(tokens, span.positions(anchors.device), attend, None, with_readouts=False)
+        return decode_pass(self.form, cache, first, anchors, run)
 
     def transition_cache(self, last: Tensor, anchors: Tensor, candidates: Tensor) -> Tensor:
         """T (B, M, K, K): the refined score at place t of candidate j, had predecessor i been chosen.
@@ -320,23 +300,3 @@ class DSpine(nn.Module):
         refined = self.refine(last.unsqueeze(2), predecessors)  # (B, M, K, d)
         rows = self.head[candidates].to(refined.dtype)  # (B, M, K, d)
         return refined @ rows.transpose(2, 3)
-
-
-def block_mask(anchors: Tensor, lengths: Tensor, context: int, size: int) -> Tensor:
-    """Which keys a block's rows see in training: bool (N, 1, A·size, context + A·size).
-
-    Context positions before the block's own anchor (and inside the sequence), and rows 0..k of its own block.
-
-    Args:
-        anchors: (N, A) positions.
-        lengths: (N) real positions of each sequence.
-        context: S, padded number of context positions.
-        size: rows of a block, M+1.
-    """
-    batch, per_row = anchors.shape
-    slot = torch.arange(context, device=anchors.device)
-    before = slot < torch.minimum(anchors, lengths[:, None])[..., None]  # (N, A, S)
-    before = before.repeat_interleave(size, dim=1)  # (N, A·size, S)
-    row = torch.arange(per_row * size, device=anchors.device)
-    inside = (row[:, None] // size == row // size) & (row <= row[:, None])
-    return torch.cat((before, inside.expand(batch, -1, -1)), dim=2).unsqueeze(1)

@@ -1,0 +1,49 @@
+"""The drafters by name: what a recipe or a checkpoint calls them.
+
+One rule: a name stands for a class of sizes and a way to build the network from sizes and the target's two tables;
+whatever else a network needs is made from those here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from dspine.drafter.config import BackboneConfig, DSpineConfig
+from dspine.drafter.dflash import DFlash, DFlashConfig
+from dspine.drafter.dspine import DSpine
+from dspine.drafter.transfer import TransferSpace
+
+Network = DSpine | DFlash
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A method of drafting.
+
+    title: as its authors write it.
+    config: class of its sizes.
+    build: (sizes of that class, embedding, head (V, d), draft ids or None) → an untrained network.
+    """
+
+    title: str
+    config: type[BackboneConfig]
+    build: Callable[[Any, nn.Module, Tensor, Tensor | None], Network]
+
+
+def _dspine(config: DSpineConfig, embedding: nn.Module, head: Tensor, draft_ids: Tensor | None) -> DSpine:
+    return DSpine(config, embedding, head, TransferSpace.fit(head, config.transfer_rank), draft_ids)
+
+
+KINDS: dict[str, Kind] = {
+    "dspine": Kind("DSpine", DSpineConfig, _dspine),
+    "dflash": Kind("DFlash", DFlashConfig, DFlash),
+}
+
+
+def kind_of(drafter: Network) -> str:
+    """The name of a network's kind."""
+    return next(name for name, kind in KINDS.items() if type(drafter.config) is kind.config)
