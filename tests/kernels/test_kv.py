@@ -53,6 +53,19 @@ def test_moving_a_row_takes_its_committed_slots():
     assert cache.lengths == [3, 3]
 
 
+def test_reading_sees_what_the_open_span_sees():
+    cache = RowCache(2, 2)
+    cache.open(Span(0, (0, 0), 4))
+    keys = torch.randn(2, 1, 4, 3)
+    cache.write(1, keys, keys[..., :0])
+    cache.open(Span(1, (2,), 1))
+    read, values = cache.read(1)
+    assert torch.equal(read, keys[1:, :, :3])
+    assert values.shape == (1, 1, 3, 0)
+    with pytest.raises(RuntimeError, match="never written"):
+        cache.read(0)
+
+
 @pytest.mark.parametrize("window", [None, 3])
 def test_the_mask_equals_one_written_from_the_definition(window):
     span = Span(0, (4, 1), 3)

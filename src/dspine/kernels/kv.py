@@ -139,6 +139,14 @@ class RowCache:
                 stored[rows][each, :, slots] = new.transpose(1, 2)
         return stored_keys[rows, :, : span.limit], stored_values[rows, :, : span.limit]
 
+    def read(self, layer: int) -> tuple[Tensor, Tensor]:
+        """What the open span sees of a layer that has been written: views (B, G, limit, D) of the storage."""
+        span, keys, values = self._span, self._keys[layer], self._values[layer]
+        if span is None or keys is None or values is None:
+            raise RuntimeError("RowCache.read before RowCache.open, or of a layer that was never written")
+        rows = slice(span.first, span.first + span.rows)
+        return keys[rows, :, : span.limit], values[rows, :, : span.limit]
+
     def commit(self, row: int, length: int) -> None:
         """Say that the first `length` slots of a row hold committed tokens (also how a row is rolled back)."""
         if not 0 <= length <= self.capacity:
