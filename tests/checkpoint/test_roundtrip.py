@@ -162,7 +162,7 @@ def test_rope_theta_old_and_new_place(target: Target, own: Path) -> None:
     edit_config(own, move)
     new = load_drafter(own, target, packed=False)
     assert new.config.rope_theta == old.config.rope_theta == 20000.0
-    assert torch.equal(new.backbone.inverse_frequencies, old.backbone.inverse_frequencies)
+    assert torch.equal(new.backbone.rotary.inverse_frequencies, old.backbone.rotary.inverse_frequencies)
     edit_config(own, put("rope_parameters", "rope_theta", value=500.0))
     assert not same_proposal(old, load_drafter(own, target, packed=False))
 

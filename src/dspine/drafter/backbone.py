@@ -65,19 +65,44 @@ def rotate(x: Tensor, rotary: Rotary) -> Tensor:
     return (x * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
 
 
-class Attention(nn.Module):
-    """Projections of a draft layer's attention; where keys and values are kept is the caller's business."""
+class RotaryEmbedding(nn.Module):
+    """The angles of positions, over the whole head dimension."""
 
-    def __init__(self, config: Sizes) -> None:
+    inverse_frequencies: Tensor
+
+    def __init__(self, dim: int, theta: float) -> None:
+        super().__init__()
+        exponents = torch.arange(0, dim, 2, dtype=torch.float64) / dim
+        self.register_buffer("inverse_frequencies", (theta**-exponents).float(), persistent=False)
+
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> Rotary:
+        """cos and sin (B, 1, T, D) for positions (B, T); angles in float32 at least."""
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        angles = positions[..., None].to(wide) * self.inverse_frequencies.to(wide)
+        angles = torch.cat((angles, angles), dim=-1).unsqueeze(1)
+        return angles.cos(), angles.sin()
+
+
+class Attention(nn.Module):
+    """Projections of a draft layer's attention; where keys and values are kept is the caller's business.
+
+    Args:
+        config: sizes.
+        inputs: width of what is projected; None = d.
+        qk_norm: whether queries and keys are normalised.
+    """
+
+    def __init__(self, config: Sizes, inputs: int | None = None, *, qk_norm: bool = True) -> None:
         super().__init__()
         width, dim = config.hidden_size, config.head_dim
+        inputs = width if inputs is None else inputs
         self.heads, self.groups, self.dim = config.num_attention_heads, config.num_key_value_heads, dim
-        self.q_proj = nn.Linear(width, self.heads * dim, bias=False)
-        self.k_proj = nn.Linear(width, self.groups * dim, bias=False)
-        self.v_proj = nn.Linear(width, self.groups * dim, bias=False)
+        self.q_proj = nn.Linear(inputs, self.heads * dim, bias=False)
+        self.k_proj = nn.Linear(inputs, self.groups * dim, bias=False)
+        self.v_proj = nn.Linear(inputs, self.groups * dim, bias=False)
         self.o_proj = nn.Linear(self.heads * dim, width, bias=False)
-        self.q_norm = RMSNorm(dim, config.rms_norm_eps)
-        self.k_norm = RMSNorm(dim, config.rms_norm_eps)
+        self.q_norm = RMSNorm(dim, config.rms_norm_eps) if qk_norm else nn.Identity()
+        self.k_norm = RMSNorm(dim, config.rms_norm_eps) if qk_norm else nn.Identity()
 
     def queries(self, x: Tensor, rotary: Rotary) -> Tensor:
         """(B, T, d) → (B, H, T, D)."""
@@ -132,25 +157,20 @@ class DraftLayer(nn.Module):
 
 
 class Backbone(nn.Module):
-    """Fusion, draft layers and final norm; embedding table and LM head are the target's."""
+    """Fusion, draft layers and final norm; embedding table and LM head are the target's.
 
-    inverse_frequencies: Tensor
+    Args:
+        config: sizes.
+        layer: makes a draft layer of the names and the forward of `DraftLayer`.
+    """
 
-    def __init__(self, config: Sizes) -> None:
+    def __init__(self, config: Sizes, layer: Callable[[Sizes], nn.Module] = DraftLayer) -> None:
         super().__init__()
         self.fc = nn.Linear(config.feature_size, config.hidden_size, bias=False)
         self.hidden_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.layers = nn.ModuleList(DraftLayer(config) for _ in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(layer(config) for _ in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
-        self.register_buffer("inverse_frequencies", (config.rope_theta**-exponents).float(), persistent=False)
-
-    def rotary(self, positions: Tensor, dtype: torch.dtype) -> Rotary:
-        """cos and sin (B, 1, T, D) for positions (B, T); angles in float32 at least."""
-        wide = torch.float64 if dtype == torch.float64 else torch.float32
-        angles = positions[..., None].to(wide) * self.inverse_frequencies.to(wide)
-        angles = torch.cat((angles, angles), dim=-1).unsqueeze(1)
-        return angles.cos(), angles.sin()
+        self.rotary = RotaryEmbedding(config.head_dim, config.rope_theta)
 
     def fuse(self, features: Tensor) -> Tensor:
         """Concatenated taps (B, T, m·d) → context states (B, T, d), shared by all layers."""

@@ -8,9 +8,9 @@ the target's head as in DeepSpec's retrain.
     g_i = W_fc F_i;   x = [norm(E(x_{i+1})) ; norm(g_i)];   h = g_i + Attn(x);   out = h + MLP(norm(h))
     scores of x_{i+2} = head(norm(out));   the next step's g = out
 
-Keys and values depend on a row's inputs alone, since there is one layer: observing a feature projects it, and attends to
-nothing. The row of the newest feature waits for its token, the next anchor, so each slot's g stays in the cache. Draft
-steps write behind it, and the next round's true features are written over them.
+Keys and values depend on a row's inputs alone, since there is one layer: observing a feature projects it, and attends
+to nothing. The row of the newest feature waits for its token, the next anchor, so each slot's g stays in the cache.
+Draft steps write behind it, and the next round's true features are written over them.
 
 Candidates are a chain. The published tree (several candidates a place, verified at once) needs what the caches here
 do not have: a slot is an absolute position, so two candidates for one place would be written to one slot; and a query

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from dspine.drafter.config import BackboneConfig, DSpineConfig
 from dspine.drafter.dflash import DFlash, DFlashConfig
 from dspine.drafter.dspine import DSpine
+from dspine.drafter.eagle3 import Eagle3, Eagle3Config
 from dspine.drafter.transfer import TransferSpace
 
-Network = DSpine | DFlash
+Network = DSpine | DFlash | Eagle3
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ def _dspine(config: DSpineConfig, embedding: nn.Module, head: Tensor, draft_ids:
 KINDS: dict[str, Kind] = {
     "dspine": Kind("DSpine", DSpineConfig, _dspine),
     "dflash": Kind("DFlash", DFlashConfig, DFlash),
+    "eagle3": Kind("EAGLE-3", Eagle3Config, Eagle3),
 }
 
 

@@ -37,9 +37,8 @@ class UnrolledAttention:
         own = torch.einsum("nghsd,ngksd->nghsk", grouped, own_keys)
         scores = torch.cat((shared, own), dim=-1)
         weights = scores.to(torch.promote_types(scores.dtype, torch.float32)).softmax(-1).to(query.dtype)
-        to_shared, to_own = weights.split((size, own.shape[-1]), dim=-1)
-        mixed = torch.einsum("nghsk,ngkd->nghsd", to_shared, self._values[0])
-        mixed = mixed + torch.einsum("nghsk,ngksd->nghsd", to_own, own_values)
+        mixed = torch.einsum("nghsk,ngkd->nghsd", weights[..., :size], self._values[0])
+        mixed = mixed + torch.einsum("nghsk,ngksd->nghsd", weights[..., size:], own_values)
         return mixed.reshape(batch, heads, size, dim)
 
 
