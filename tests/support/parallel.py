@@ -28,8 +28,9 @@ SIZES: dict[str, Any] = {
 }
 OWN: dict[str, dict[str, Any]] = {
     "dflash": {},
-    "domino": {"shift_label": False, "gru_hidden_size": 12, "projection_size": 8},
+    "domino": {"gru_hidden_size": 12, "projection_size": 8},
     "dspark": {"markov_rank": 8, "block_size": 5},
+    "eagle3": {"num_hidden_layers": 1},
 }
 
 

@@ -2,6 +2,8 @@
 
 from dspine.drafter.config import DSpineConfig
 from dspine.drafter.dflash import DFlash, DFlashConfig
+from dspine.drafter.domino import Domino, DominoConfig
+from dspine.drafter.dspark import DSpark, DSparkConfig
 from dspine.drafter.dspine import DSpine
 from dspine.drafter.proposal import Drafter, Proposal
 from dspine.drafter.registry import KINDS, Network, kind_of
@@ -11,8 +13,12 @@ __all__ = [
     "KINDS",
     "DFlash",
     "DFlashConfig",
+    "DSpark",
+    "DSparkConfig",
     "DSpine",
     "DSpineConfig",
+    "Domino",
+    "DominoConfig",
     "Drafter",
     "Network",
     "Proposal",

@@ -22,10 +22,10 @@ from dspine.drafter.masks import CAUSAL
 from dspine.drafter.passes import BlockForm, decode_pass, training_pass
 from dspine.drafter.proposal import Proposal
 from dspine.drafter.transfer import TransferSpace
+from dspine.drafter.transitions import predecessors, walked
 from dspine.kernels.kv import RowCache, Span
 from dspine.kernels.law import Law
 from dspine.kernels.packed import PackedLinear, linear_of, pack, packable
-from dspine.kernels.reference import walk
 from dspine.stages import stage
 
 
@@ -275,9 +275,7 @@ class DSpine(nn.Module):
         with stage("draft/scores"):
             scores = self.transition_cache(states.last, anchors, candidates)
         with stage("draft/walk"):
-            chosen, probs = walk(scores, law, uniforms)
-            tokens = candidates.gather(2, chosen.unsqueeze(2)).squeeze(2)
-        return Proposal(tokens=tokens, support=None if probs is None else candidates, probs=probs)
+            return walked(scores, candidates, law, uniforms)
 
     def draft_block(self, cache: RowCache, first: int, anchors: Tensor) -> BlockStates:
         """One pass over one block a row: anchors (B,) at the rows' context lengths → states over (B, M, ·)."""
@@ -295,8 +293,6 @@ class DSpine(nn.Module):
             anchors: (B,) the one predecessor of place 1, so that all its K rows are alike.
             candidates: V_t (B, M, K) token ids.
         """
-        known = anchors[:, None, None].expand(-1, 1, candidates.shape[2])
-        predecessors = torch.cat((known, candidates[:, :-1]), dim=1)  # (B, M, K)
-        refined = self.refine(last.unsqueeze(2), predecessors)  # (B, M, K, d)
+        refined = self.refine(last.unsqueeze(2), predecessors(anchors, candidates))  # (B, M, K, d)
         rows = self.head[candidates].to(refined.dtype)  # (B, M, K, d)
         return refined @ rows.transpose(2, 3)

@@ -14,11 +14,13 @@ from torch import Tensor, nn
 
 from dspine.drafter.config import BackboneConfig, DSpineConfig
 from dspine.drafter.dflash import DFlash, DFlashConfig
+from dspine.drafter.domino import Domino, DominoConfig
+from dspine.drafter.dspark import DSpark, DSparkConfig
 from dspine.drafter.dspine import DSpine
 from dspine.drafter.eagle3 import Eagle3, Eagle3Config
 from dspine.drafter.transfer import TransferSpace
 
-Network = DSpine | DFlash | Eagle3
+Network = DSpine | DFlash | Domino | DSpark | Eagle3
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ def _dspine(config: DSpineConfig, embedding: nn.Module, head: Tensor, draft_ids:
 KINDS: dict[str, Kind] = {
     "dspine": Kind("DSpine", DSpineConfig, _dspine),
     "dflash": Kind("DFlash", DFlashConfig, DFlash),
+    "domino": Kind("Domino", DominoConfig, Domino),
+    "dspark": Kind("DSpark", DSparkConfig, DSpark),
     "eagle3": Kind("EAGLE-3", Eagle3Config, Eagle3),
 }
 
