@@ -1,8 +1,8 @@
 """The demo: prompts answered with and without the drafter, and the proof that the answers are the same.
 
-One rule: a difference is a failure unless the target itself could not tell the two tokens apart. In float32 a
-forward over a block and a forward over one token round differently, so where the two likeliest logits are closer
-than `MARGIN`, either token is the model's answer; such a place is shown, never hidden.
+One rule: a difference is a failure unless the target itself could not tell the two tokens apart. A forward over a
+block and a forward over one token may round differently (in float32 they do, in bfloat16 on a CPU they do not). Where
+the two likeliest logits are closer than `MARGIN`, either token is then the model's answer; such a place is shown.
 """
 
 from __future__ import annotations

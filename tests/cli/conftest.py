@@ -33,6 +33,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     return SimpleNamespace(**{name: str(root / name) for name in ("target", "drafter", "stranger")})
 
 
+@pytest.fixture(autouse=True)
+def float32_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same tokens on every machine, whatever its processor multiplies fastest."""
+    monkeypatch.setattr("dspine.kernels.packed.multiplies_bfloat16", lambda: False)
+
+
 @pytest.fixture
 def run() -> Run:
     """Run the command; the result has `exit_code`, `stdout`, `stderr`."""

@@ -17,6 +17,12 @@ def test_only_the_answer_is_on_standard_output(generate):
         assert words in result.stderr
 
 
+def test_bfloat16_is_the_default_of_a_cpu_that_multiplies_it(generate, monkeypatch):
+    monkeypatch.setattr("dspine.kernels.packed.multiplies_bfloat16", lambda: True)
+    assert parsed(generate("Hello", "-n", 2, "--json"))["dtype"] == "bfloat16"
+    assert parsed(generate("Hello", "-n", 2, "--json", "--dtype", "float32"))["dtype"] == "float32"
+
+
 def test_streamed_and_whole_answers_are_the_same(generate):
     assert generate("Hello", "-n", 12).stdout == generate("Hello", "-n", 12, "--no-stream").stdout
 

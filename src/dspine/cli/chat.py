@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dspine.cli import options as o
 from dspine.cli.console import answer, complain, note
-from dspine.cli.models import Models, choose_drafter, open_models
+from dspine.cli.models import Models, choose_drafter, fastest_dtype, open_models
 from dspine.errors import RequestError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def chat(
         stop=tuple(stop or ()),
     )
     chosen = choose_drafter(target, drafter, no_drafter)
-    models = open_models(target, chosen, dtype=dtype, device=device, thinking=thinking)
+    models = open_models(target, chosen, dtype=dtype or fastest_dtype(device), device=device, thinking=thinking)
     conversation = Conversation(models, params, system, thinking)
     if sys.stdin.isatty():
         note(_HELP)

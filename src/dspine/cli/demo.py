@@ -13,7 +13,7 @@ from rich.table import Table
 from dspine.cli import options as o
 from dspine.cli.console import answer, complain, note, results
 from dspine.cli.heavy import uncollected
-from dspine.cli.models import choose_drafter, open_models
+from dspine.cli.models import choose_drafter, fastest_dtype, open_models
 
 if TYPE_CHECKING:
     from dspine.demo import Outcome
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 def demo(
     target: o.TargetOption = "smollm2",
     drafter: o.DrafterOption = None,
+    dtype: o.DtypeOption = None,
     max_new_tokens: o.MaxNewTokensOption = 96,
     prompts: Annotated[int, typer.Option(min=1, help="How many of the demo's prompts to answer.")] = 4,
 ) -> None:
@@ -39,7 +40,7 @@ def demo(
     chosen = choose_drafter(target, drafter)
     if chosen is None:
         raise typer.BadParameter(f"the demo needs a drafter and none is shipped for {target}: name one with --drafter")
-    models = open_models(target, chosen)
+    models = open_models(target, chosen, dtype=dtype or fastest_dtype(None))
     chosen_prompts = dict(islice(PROMPTS.items(), prompts))
     outcomes = list(run_demo(models.target, models.engine, chosen_prompts, max_new_tokens, write=answer, tell=note))
 

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from dspine.cli import options as o
 from dspine.cli.console import answer, note, notes, print_json
-from dspine.cli.models import Models, choose_drafter, counts, open_models
+from dspine.cli.models import Models, choose_drafter, counts, fastest_dtype, open_models
 from dspine.stages import StageClock, StageTime
 
 if TYPE_CHECKING:
@@ -83,7 +83,9 @@ def generate(
         stop=tuple(stop or ()),
         ignore_eos=ignore_eos,
     )
-    models = open_models(target, chosen, dtype=dtype, device=device, thinking=None if raw else thinking)
+    models = open_models(
+        target, chosen, dtype=dtype or fastest_dtype(device), device=device, thinking=None if raw else thinking
+    )
     if chosen is None and not no_drafter:
         note(f"no drafter is shipped for {target}: decoding plainly; name one with --drafter")
     ids = _encode(models.target, text, system, raw, thinking)

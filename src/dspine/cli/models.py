@@ -66,6 +66,9 @@ def open_models(
 ) -> Models:
     """Load a target and, if one is named, its drafter.
 
+    Args:
+        dtype: of the target; None: as `load_target` chooses.
+
     Raises:
         DspineError: a model that cannot be loaded, or a drafter that does not fit the target.
     """
@@ -83,6 +86,16 @@ def open_models(
     for warning in caught:
         note(f"warning: {warning.message}")
     return Models(loaded, drafter, network, Engine(loaded, network, max_batch=1))
+
+
+def fastest_dtype(device: str | None) -> Dtype | None:
+    """What to answer in where nobody asks for a number format: bfloat16 on a CPU that multiplies it, else None."""
+    import torch
+
+    from dspine.kernels.packed import multiplies_bfloat16
+
+    on_cpu = device == "cpu" or (device is None and not torch.cuda.is_available())
+    return Dtype.bfloat16 if on_cpu and multiplies_bfloat16() else None
 
 
 def counts(given: Answer) -> dict[str, Any]:

@@ -54,7 +54,11 @@ NoDrafterOption = Annotated[
 ]
 DtypeOption = Annotated[
     Dtype | None,
-    typer.Option(help="Number format of the target. Default: what the model calls for.", rich_help_panel=MODEL),
+    typer.Option(
+        help="Number format of the target. Default: bfloat16 on a CPU that multiplies it, float32 on others; on a GPU "
+        "what the model is stored in.",
+        rich_help_panel=MODEL,
+    ),
 ]
 DeviceOption = Annotated[
     str | None,

@@ -29,6 +29,12 @@ def packable(weight: Tensor) -> bool:
     return weight.dtype in DTYPES
 
 
+def multiplies_bfloat16() -> bool:
+    """Whether this processor has instructions for bfloat16 products, so that they are its fastest."""
+    found = torch.cpu.get_capabilities()
+    return bool(found.get("amx_bf16") or found.get("avx512_bf16"))
+
+
 class PackedLinear(nn.Module):
     """A frozen `nn.Linear` with a packed weight.
 
