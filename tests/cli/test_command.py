@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shlex
 import subprocess
 import sys
 
@@ -64,6 +65,33 @@ def test_a_full_disk_is_a_message(run, monkeypatch):
 def test_a_bug_keeps_its_traceback(run, monkeypatch, bug):
     monkeypatch.setattr(dspine.cli.options, "read_prompt", _raising(bug))
     assert run("generate", "Hello").exception is bug
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        ("info nano --kind recipe >&-", 1, "error: standard output is closed"),
+        ("info nano --kind recipe >&- 2>&-", 1, ""),
+        ("info nano --kind recipe 2>&-", 0, ""),
+        ("info none.yaml 2>&-", 1, ""),
+        ("generate <&-", 1, "error: the prompt is empty"),
+        ("info nano --kind recipe > /dev/full", 1, "error: No space left on device"),
+    ],
+)
+def test_closed_and_full_streams(command, code, said):
+    words = f"exec {shlex.quote(sys.executable)} -m dspine {command}"
+    done = subprocess.run(["sh", "-c", words], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    assert done.returncode == code, done.stderr
+    assert done.stderr.startswith(said) if said else done.stderr == ""
+    assert "Traceback" not in done.stderr
+
+
+def test_a_file_never_takes_the_place_of_a_closed_stream():
+    """Without stderr, a library's warning would land in the file that was opened next."""
+    code = "import os, sys\nfrom dspine.cli.console import open_streams\nopen_streams()\n"
+    code += "sys.exit(0 if os.open(os.devnull, os.O_RDONLY) > 2 else 3)"
+    words = ["sh", "-c", f"exec {shlex.quote(sys.executable)} -c {shlex.quote(code)} <&- 2>&-"]
+    assert subprocess.run(words, check=False, stdout=subprocess.DEVNULL).returncode == 0
 
 
 def test_a_reader_that_leaves_early_is_no_fault_to_shout_about():

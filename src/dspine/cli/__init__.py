@@ -11,6 +11,7 @@ import typer
 
 from dspine import __version__
 from dspine.cli.chat import chat
+from dspine.cli.console import open_streams
 from dspine.cli.demo import demo
 from dspine.cli.generate import generate
 from dspine.cli.guard import Guarded
@@ -53,4 +54,5 @@ def _dspine(
 def main() -> None:
     """Run the command line."""
     settle_threads()
+    open_streams()
     app()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -12,6 +13,21 @@ from rich.markup import escape
 from rich.status import Status
 
 notes = Console(stderr=True, highlight=False)
+
+
+def open_streams() -> None:
+    """Put the null device where the standard streams are closed, for the next file to be opened would take their place.
+
+    Raises:
+        SystemExit: standard output is closed (`>&-`), so that nobody would get the result; code 1.
+    """
+    unheard = sys.stdout is None
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  open as long as the process
+    if unheard:
+        complain("standard output is closed, and the result goes there", "Send it somewhere: > FILE or | PROGRAM.")
+        raise SystemExit(1)
 
 
 def answer(piece: str) -> None:
