@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 from pathlib import Path
 from typing import Any
@@ -209,6 +210,16 @@ def test_the_new_folder_has_usual_permissions(tmp_path: Path) -> None:
     with replacing(tmp_path / "new", lambda _: True) as fresh:
         (fresh / "file").write_text("")
     assert (tmp_path / "new").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_files_follow_the_umask(tmp_path: Path, target: Target, drafter: DSpine, umask: int, mode: int) -> None:
+    before = os.umask(umask)
+    try:
+        save_drafter(drafter, tmp_path / "drafter", target=target, training=TRAINING)
+    finally:
+        os.umask(before)
+    assert {file.stat().st_mode & 0o777 for file in (tmp_path / "drafter").iterdir()} == {mode}
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, target: Target, drafter: DSpine) -> None:

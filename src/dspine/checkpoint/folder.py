@@ -37,7 +37,7 @@ def replacing(folder: Path, is_ours: Callable[[str], bool]) -> Iterator[Path]:
         folder.parent.mkdir(parents=True, exist_ok=True)
         begun.mkdir()
         yield begun
-        _flush(begun)
+        _settle(begun)
         _swap(folder, begun, previous)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
@@ -57,9 +57,14 @@ def left_over(folder: Path) -> Path | None:
     return found[-1] if found and not folder.exists() else None
 
 
-def _flush(folder: Path) -> None:
-    """Bring the files to the disk before the rename makes them the only ones."""
+def _settle(folder: Path) -> None:
+    """Bring the files to the disk before the rename makes them the only ones, readable by whoever may open the folder.
+
+    safetensors writes files for their owner alone; the folder was made under the user's umask, and says who else.
+    """
+    mode = folder.stat().st_mode & 0o666
     for file in folder.iterdir():
+        file.chmod(mode)
         descriptor = os.open(file, os.O_RDWR)
         try:
             os.fsync(descriptor)
