@@ -21,7 +21,14 @@ from dspine.kernels.kv import Span
 from dspine.kernels.law import Law
 from dspine.target.model import Target
 
-TRAINING = {"steps": 12, "warmup_steps": 3, "ce_weight": 0.2, "prompts": "tiny", "sources": ["made up"]}
+TRAINING = {
+    "steps": 12,
+    "warmup_steps": 3,
+    "replacement_layers": 1,
+    "ce_weight": 0.2,
+    "prompts": "tiny",
+    "sources": ["made up"],
+}
 
 
 def tiny_config(target: Target, **overrides: Any) -> DSpineConfig:

@@ -53,7 +53,8 @@ def save_drafter(
 
     Args:
         folder: replaced as a whole if it exists and holds a drafter; other files in it (a model card) stay.
-        training: facts of the run, JSON values: steps, warmup_steps, prompts, sources, the weights of the objective.
+        training: facts of the run, JSON values: steps, warmup_steps, replacement_layers, prompts, sources, the weights
+            of the objective.
         thinking: whether the responses it was trained on were made with thinking on.
         dtype: of the trained weights, bfloat16 or float32; the transfer space is float32 always.
         extra: further keys for config.json, dotted (what `CheckpointConfig.unknown` gave).
@@ -180,7 +181,7 @@ def _config(
             "transfer_rank": c.transfer_rank,
             "message_size": c.message_size,
             "top_k": c.top_k,
-            **_objective(c.num_hidden_layers, training),
+            **_objective(training),
         },
         FORMAT: {
             "version": FORMAT_VERSION,
@@ -198,11 +199,10 @@ def _config(
     }
 
 
-def _objective(layers: int, training: Mapping[str, Any]) -> dict[str, Any]:
+def _objective(training: Mapping[str, Any]) -> dict[str, Any]:
     """The training fields of `dspine_config`: the run's own where it says them, else the paper's."""
     settled = {
         **OBJECTIVE,
-        "replacement_layers": min(round(0.6 * layers), layers - 1),
         "alignment_warmup_steps": training.get("warmup_steps", OBJECTIVE["alignment_warmup_steps"]),
     }
     return {name: training.get(name, value) for name, value in settled.items()}

@@ -20,7 +20,7 @@ from dspine.errors import DataError
 from dspine.train.curriculum import alignment_weight, learning_rate, replacement_probability, warmup_steps
 from dspine.train.interrupt import StopRequest
 from dspine.train.journal import Journal
-from dspine.train.learner import Learner, Moment, StepReport
+from dspine.train.learner import Learner, Moment, StepReport, replaced_layers
 from dspine.train.measure import Acceptance, measure_tau
 from dspine.train.objectives.dspine import Weights
 from dspine.train.prepare import FREE, Prepared, prepare
@@ -238,6 +238,7 @@ class Trainer:
             "labels": self.progress.tokens,
             "minutes": round(self.progress.seconds / 60, 1),
             "warmup_steps": self.warmup,
+            "replacement_layers": replaced_layers(self.learner.drafter.config.num_hidden_layers),
             "draft_vocabulary_coverage": round(self.prepared.coverage, 4),
             "responses_digest": self.prepared.identity["responses"],
             "acceptance": None if acceptance is None else asdict(acceptance),
