@@ -81,6 +81,10 @@ def test_json_and_bare_values_are_read():
 
     assert SamplingParams(processors=processor).processors == (processor,)
     assert SamplingParams(seed=2**64 - 1).seed == 2**64 - 1
+    with pytest.raises(RequestError, match=f"less than {2**64} "):
+        SamplingParams(seed=2**64)
+    with pytest.raises(RequestError, match="truth value"):
+        SamplingParams(seed=True)
 
 
 def test_parameters_are_frozen():

@@ -44,6 +44,7 @@ def _not_bool(value: object) -> object:
 _Real = Annotated[float, BeforeValidator(_not_bool)]  # every field has bounds, which NaN does not satisfy
 _Int = Annotated[int, BeforeValidator(_not_bool)]
 _TokenId = Annotated[_Int, Field(ge=0)]
+_Seed = Annotated[int, Field(ge=0, lt=SEED_LIMIT), BeforeValidator(_not_bool)]  # bounds within: named as they are
 _Bias = Annotated[_Real, Field(ge=-100, le=100)]
 
 
@@ -75,7 +76,7 @@ class SamplingParams(BaseModel):
     """Subtracted from a token's logit as often as it occurs in the output."""
     logit_bias: dict[_TokenId, _Bias] = Field(default_factory=dict)
     """Added to the logits of these ids, after the penalties."""
-    seed: _Int | None = Field(None, ge=0, lt=SEED_LIMIT)
+    seed: _Seed | None = None
     """Same seed, same tokens, whatever else is in the batch; None: the engine draws one."""
     max_new_tokens: _Int = Field(256, ge=1)
     """Most tokens to return, EOS included."""
