@@ -149,6 +149,13 @@ def test_a_sliding_window_without_layer_types(own: Path, target: Target) -> None
     refused(own, target, "sliding_window is 8")
 
 
+def test_float16_is_named_as_the_cause_of_another_digest(own: Path, target: Target) -> None:
+    half = tiny_target(dtype=torch.float16)
+    message = refused(own, half, "LM head of digest", "loaded in float16", "float32 or bfloat16 (--dtype)")
+    assert "--target" not in message
+    assert load_drafter(own, tiny_target(dtype=torch.bfloat16)).config.hidden_size == 64
+
+
 # ------------------------------------------------------------------ tensors
 
 

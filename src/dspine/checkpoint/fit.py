@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import TYPE_CHECKING, cast
 
+import torch
 from torch import Tensor
 
 from dspine.checkpoint.own import OWN
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 _UNUSED = (
     "A mask token is one that no text contains: an unused special token (SmolLM2: <empty_output>), or a padding row."
+)
+_ROUNDED = (
+    "It is loaded in float16, which rounds the weights of a bfloat16 or float32 model and so gives another digest: "
+    "load it in float32 or bfloat16 (--dtype)."
 )
 _CONVERSATIONS = (
     (("user", "Hello"),),
@@ -59,7 +64,7 @@ def check_fit(config: CheckpointConfig, target: Target) -> None:
         raise CheckpointError(
             f"{config.folder}: trained with an LM head of digest {config.target.head_sha256[:16]}, and that of "
             f"{target.name} is {target.head_digest[:16]}: its transfer codes would be others",
-            _made_for(config.target, target),
+            _ROUNDED if target.dtype == torch.float16 else _made_for(config.target, target),
         )
     try:
         check_mask_token(sizes.mask_token_id, target)
