@@ -1,13 +1,14 @@
 """Recipes: the YAML file that one training run is made from.
 
-One rule: read once, at the edge, and frozen; an unknown key is an error that names its place in the YAML and
-lists the known ones. Defaults are the paper's (DSpine, arXiv 2609.36173) where the paper has a value. Paths are
-relative to the folder the command runs in.
+One rule: read once, at the edge, and frozen; an unknown key is an error that names its place in the YAML and says which
+key it may stand for, or lists the known ones. Defaults are the paper's (DSpine, arXiv 2609.36173) where the paper has a
+value. Paths are relative to the folder the command runs in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -226,7 +227,9 @@ def read_recipe(path: str | Path, overrides: Iterable[str] = ()) -> Recipe:
     try:
         return Recipe.model_validate(content)
     except ValidationError as error:
-        raise ConfigError(f"{path}: " + "; ".join(_complaint(e) for e in error.errors())) from error
+        faults = error.errors()
+        listed = dict.fromkeys(known for fault in faults if (known := _known_keys(fault)))
+        raise ConfigError(f"{path}: " + "; ".join(map(_complaint, faults)), "\n".join(listed) or None) from error
 
 
 def find_recipe(name_or_path: str | Path) -> Path:
@@ -262,11 +265,26 @@ def _complaint(error: Mapping[str, Any]) -> str:
     location = tuple(error["loc"])
     name = ".".join(map(str, location)) or "recipe"
     if error["type"] == "extra_forbidden":
-        known = ", ".join(_section_at(location[:-1]).model_fields)
-        return f"unknown key {name!r}; known keys there: {known}"
+        meant = _meant(location)
+        return f"unknown key {name!r}" + (f": did you mean {meant!r}?" if meant else "")
     if error["type"] == "missing":
         return f"{name!r} is missing"
     return f"{name!r}: {error['msg'].removeprefix('Value error, ')}"
+
+
+def _meant(location: tuple[str | int, ...]) -> str | None:
+    """The known key that an unknown one looks like."""
+    known = _section_at(location[:-1]).model_fields
+    return next(iter(get_close_matches(str(location[-1]), known, n=1)), None)
+
+
+def _known_keys(error: Mapping[str, Any]) -> str | None:
+    """The keys of the section in which one is unknown and like none of them."""
+    location = tuple(error["loc"])
+    if error["type"] != "extra_forbidden" or _meant(location):
+        return None
+    section = ".".join(str(key) for key in location[:-1] if isinstance(key, str)) or "a recipe"
+    return f"Keys of {section}: {', '.join(_section_at(location[:-1]).model_fields)}."
 
 
 def _section_at(location: tuple[str | int, ...]) -> type[Section]:

@@ -34,9 +34,10 @@ def test_a_broken_recipe(run, tmp_path, content, said):
     assert_fault(run("train", path), 1, "recipe.yaml", said)
 
 
-def test_an_unknown_key_lists_the_known_ones(run, recipe):
-    recipe.write_text(recipe.read_text().replace("steps: 3", "steps: 3, stepz: 4"))
-    assert_fault(run("train", recipe), 1, "stepz", "warmup_ratio")
+def test_an_unknown_key_leads_to_the_known_ones(run, recipe):
+    recipe.write_text(recipe.read_text().replace("steps: 3", "steps: 3, stepz: 4, colour: red"))
+    said = ("'training.stepz': did you mean 'steps'?", "Keys of training:", "warmup_ratio")
+    assert_fault(run("train", recipe), 1, *said)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from dspine.config import read_recipe
 from dspine.errors import ConfigError, DataError, DspineError
 from dspine.train import prepare as preparation
 from dspine.train import trainer as training
+from dspine.train.learner import replaced_layers
 from dspine.train.responses import ResponseRow
 from dspine.train.state import checkpoints
 from dspine.train.trainer import Trainer, train
@@ -106,6 +107,8 @@ def test_a_whole_run_leaves_a_drafter_that_loads(recipe, tmp_path):
     drafter = load_drafter(str(summary.drafter), tiny_target())
     assert drafter.draft_ids is not None
     assert len(drafter.draft_ids) == 200
+    written = json.loads((tmp_path / "run/drafter/config.json").read_text())["dspine_config"]
+    assert written["replacement_layers"] == replaced_layers(2) == 1
     trained = weights(tmp_path)["model"]
     for name, value in drafter.state_dict().items():
         assert torch.equal(value.float(), trained[name].bfloat16().float()), name
@@ -286,9 +289,12 @@ def test_held_out_prompts_come_from_every_source_in_turn(recipe, tmp_path):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("training.stepz=3", r"unknown key 'training.stepz'; known keys there: steps, epochs, window_samples"),
-        ("trainin.steps=3", r"unknown key 'trainin'; known keys there: target, dtype, output"),
-        ("data.mix=[{sauce: a}]", r"unknown key 'data.mix.0.sauce'; known keys there: source, count, suffix"),
+        ("training.stepz=3", r"unknown key 'training.stepz': did you mean 'steps'\?$"),
+        ("trainin.steps=3", r"unknown key 'trainin': did you mean 'training'\?$"),
+        ("data.mix=[{sauce: a}]", r"unknown key 'data.mix.0.sauce': did you mean 'source'\?"),
+        ("training.colour=3", r"unknown key 'training.colour'\nKeys of training: steps, epochs, window_samples, .*\.$"),
+        ("data.mix=[{x: 1, y: 2}]", r"mix.0.x'; unknown key 'data.mix.0.y'\nKeys of data.mix: source, count, suffix.$"),
+        ("colour=3", r"unknown key 'colour'\nKeys of a recipe: target, "),
         ("training.epochs=3", r"'training': give exactly one of steps and epochs"),
         ("training.precision=half", r"'training.precision': Input should be 'float32' or 'bfloat16'"),
         ("training.clip=.nan", r"'training.clip'"),
