@@ -75,8 +75,9 @@ class Eagle3Config(BackboneConfig):
 
     @classmethod
     def for_target(cls, facts: TargetFacts, mask_token_id: int, **overrides: Any) -> Self:
-        taps = {"target_layer_ids": default_taps(facts.num_layers, TAPS)}
-        return super().for_target(facts, mask_token_id, **{**taps, **overrides})
+        if "target_layer_ids" not in overrides:
+            overrides["target_layer_ids"] = default_taps(facts.num_layers, TAPS)
+        return super().for_target(facts, mask_token_id, **overrides)
 
 
 class MidLayer(nn.Module):
