@@ -3,10 +3,11 @@
 One rule: active rows are rows 0..n-1 of the caches, so a batch is a slice and never a gather; where a row ends, the
 last one moves into its place. Source: DSpine (arXiv 2609.36173), section on speculative decoding.
 
-A round with anchor at position s of each row: draft M candidates for s+1..s+M; run anchor and candidates through the
-target at slots s..s+M; judge; the a candidates that stand and the target's own token become x_{s+1}..x_{s+a+1}; the
-drafter observes the features of slots s..s+a. Then s' = s+a+1 is the number of slots in both caches again, one less
-than the number of tokens: the new anchor has neither key nor feature yet.
+A round with anchor at position s of each row: choose a number n of candidates, draft them for s+1..s+n; run anchor and
+candidates through the target at slots s..s+n; judge; the a candidates that stand and the target's own token become
+x_{s+1}..x_{s+a+1}; the drafter observes the features of slots s..s+a. Then s' = s+a+1 is the number of slots in both
+caches again, one less than the number of tokens: the new anchor has neither key nor feature yet. In rounds without
+candidates the drafter rests; the features wait in the backlog until it drafts again.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from dspine.decode.backlog import SLOTS, Backlog
 from dspine.decode.judge import Mixture, Ruling, judge
 from dspine.decode.noise import uniform_rows
 from dspine.decode.rows import Row
+from dspine.decode.schedule import Schedule, Seat
 from dspine.drafter.proposal import Drafter, Proposal
 from dspine.kernels.kv import RowCache, Span
 from dspine.stages import stage
@@ -34,15 +37,19 @@ class Batch:
 
     Args:
         target, drafter: the models; without a drafter M is 0.
+        schedule: says how many candidates to verify.
         capacity: most rows.
         prefill_chunk: most prompt tokens a row in one forward.
     """
 
-    def __init__(self, target: Target, drafter: Drafter | None, *, capacity: int, prefill_chunk: int) -> None:
+    def __init__(
+        self, target: Target, drafter: Drafter | None, schedule: Schedule, *, capacity: int, prefill_chunk: int
+    ) -> None:
         self.rows: list[Row] = []
         self.capacity = capacity
         self._target = target
         self._drafter = drafter
+        self._schedule = schedule
         self._chunk = prefill_chunk
         self._candidates = 0 if drafter is None else drafter.candidates
         self._mixture: Mixture | None = None
@@ -54,8 +61,8 @@ class Batch:
 
     @property
     def bytes(self) -> int:
-        """Storage of both caches."""
-        return self._cache.rows.bytes + (0 if self._context is None else self._context.bytes)
+        """Storage of both caches and of the backlog."""
+        return self._cache.rows.bytes + (0 if self._context is None else self._context.bytes + self._backlog.bytes)
 
     # ---------------------------------------------------------------- the three things it does
 
@@ -67,6 +74,7 @@ class Batch:
         rows = sorted(rows, key=lambda row: -len(row.tokens))
         for row in rows:
             row.drafting = self._within_range(row, len(row.tokens))
+            row.repeatable = self._schedule.repeatable or row.request.seeded or not row.drafting
         with stage("prefill"):
             hidden = self._prefill(first, rows)
         nothing = Proposal(torch.empty((len(rows), 0), dtype=torch.int64, device=hidden.device))
@@ -84,13 +92,14 @@ class Batch:
         self._check()
         self._leave_range()
         starts = [row.position for row in rows]
-        room = [row.room(self._candidates) for row in rows]
+        seats = [Seat(row.request.id, row.room(self._candidates), row.request.seeded) for row in rows]
+        lengths = self._schedule.lengths(seats)
         anchors = torch.tensor([row.tokens[-1] for row in rows], device=self._target.device)
-        proposal = self._propose(anchors, max(room))
+        proposal = self._propose(anchors, max(lengths))
         with stage("verify/forward"):
             ids = torch.cat((anchors[:, None], proposal.tokens), dim=1)  # (B, M+1)
             out = self._target.forward(ids, self._cache, Span(0, tuple(starts), ids.shape[1]), self._taps())
-        rulings = judge(self._target, rows, self._mixed(rows), out.hidden, proposal, room)
+        rulings = judge(self._target, rows, self._mixed(rows), out.hidden, proposal, lengths)
         with stage("commit/observe"):
             self._observe(starts, ids, out.features, rulings)
         with stage("commit/text"):
@@ -98,7 +107,8 @@ class Batch:
                 if row.finish is None:  # else it was ended while the round ran: nothing of the round is kept
                     self._cache.rows.commit(index, starts[index] + ruling.accepted + 1)
                     kept = row.take(ruling.tokens, ruling.logprobs)
-                    row.record(room[index], ruling.accepted, kept)
+                    row.record(lengths[index], ruling.accepted, kept)
+        self._schedule.learn(seats, lengths, [ruling.accepted for ruling in rulings])
         self._check()
 
     @torch.inference_mode()  # the caches are made in this mode, so their rows must move in it
@@ -120,7 +130,8 @@ class Batch:
         for index, row in enumerate(self.rows):
             self._cache.rows.commit(index, row.position)
             if self._context is not None:
-                self._context.commit(index, row.position if row.drafting else 0)
+                seen = self._context.lengths[index]  # less than the position where features wait in the backlog
+                self._context.commit(index, min(seen, row.position) if row.drafting else 0)
 
     # ---------------------------------------------------------------- parts of a round
 
@@ -164,6 +175,7 @@ class Batch:
         """Draft a whole block a row, and keep its first `width` places; nothing is drafted if that is 0."""
         if self._drafter is None or self._context is None or width == 0:
             return Proposal(anchors.new_empty((len(anchors), 0)))
+        self._catch_up()
         law, uniforms = self._mixed(self.rows).law, None
         if not law.greedy:
             seeds = [row.request.seed or 0 for row in self.rows]
@@ -176,11 +188,33 @@ class Batch:
         """Show the drafter the anchor and the candidates that stood. A row that is not drafted keeps no context."""
         if self._drafter is None or self._context is None or features is None:
             return
+        if ids.shape[1] == 1:  # one feature a row is not worth a pass through the drafter's weights
+            if max(self._behind()) == SLOTS:
+                self._catch_up()
+            self._backlog.store(starts, features)
+            return
         pairs = list(zip(self.rows, rulings, strict=True))
         counts = [ruling.accepted + 1 if row.drafting else 0 for row, ruling in pairs]
         begins = tuple(start if row.drafting else 0 for row, start in zip(self.rows, starts, strict=True))
         span = Span(0, begins, max(counts))
         self._drafter.observe(self._context, span, features[:, : span.width], counts, ids[:, : span.width])
+
+    def _catch_up(self) -> None:
+        """Show the drafter the features that wait."""
+        behind = self._behind()
+        if self._drafter is None or self._context is None or not any(behind):
+            return
+        begins = [row.position - count if row.drafting else 0 for row, count in zip(self.rows, behind, strict=True)]
+        span = Span(0, tuple(begins), max(behind))
+        slices = [row.tokens[begin : begin + span.width] for row, begin in zip(self.rows, begins, strict=True)]
+        ids = torch.tensor([tokens + [0] * (span.width - len(tokens)) for tokens in slices], device=self._target.device)
+        with stage("draft/catch-up"):
+            self._drafter.observe(self._context, span, self._backlog.read(begins, span.width), behind, ids)
+
+    def _behind(self) -> list[int]:
+        """How many features of each row wait in the backlog."""
+        held = [0] * len(self.rows) if self._context is None else self._context.lengths
+        return [row.position - seen if row.drafting else 0 for row, seen in zip(self.rows, held, strict=False)]
 
     # ---------------------------------------------------------------- housekeeping
 
@@ -223,6 +257,7 @@ class Batch:
             self._cache.rows.move(last, index)
             if self._context is not None:
                 self._context.move(last, index)
+                self._backlog.move(last, index)
             self.rows[index] = self.rows[last]
         self.rows.pop()
 
@@ -230,13 +265,15 @@ class Batch:
         """Empty caches; they take storage when something is written."""
         self._cache: TargetCache = self._target.new_cache(self.capacity)
         self._context: RowCache | None = None if self._drafter is None else self._drafter.new_cache(self.capacity)
+        self._backlog = Backlog(self.capacity)
 
     def _check(self) -> None:
-        """The invariant between rounds: target_len == context_len == s, len(tokens) == s + 1."""
+        """The invariant between rounds: target_len == context_len + backlog == s, len(tokens) == s + 1."""
         for index, row in enumerate(self.rows):
             if row.finish is None:
                 held = self._cache.rows.lengths[index]
                 assert held == row.position, f"row {index}: {held} target slots, anchor at {row.position}"
                 if self._context is not None and row.drafting:
                     seen = self._context.lengths[index]
-                    assert seen == row.position, f"row {index}: {seen} context slots, anchor at {row.position}"
+                    waiting = row.position - seen
+                    assert 0 <= waiting <= SLOTS, f"row {index}: {seen} context slots, anchor at {row.position}"

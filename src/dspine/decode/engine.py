@@ -24,10 +24,12 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from dspine.decode.batch import Batch
+from dspine.decode.costbook import CostBook
 from dspine.decode.records import Completion, Update
 from dspine.decode.request import Request
 from dspine.decode.rows import Row
 from dspine.decode.sampling import SamplingParams
+from dspine.decode.schedule import Adaptive, CostSource, Fixed, Schedule, Verify, check_verify
 from dspine.drafter.proposal import Drafter
 from dspine.errors import ConfigError, RequestError
 from dspine.target.model import Target
@@ -42,14 +44,25 @@ class Engine:
         drafter: proposes candidates; None decodes one token a round, through the same code.
         max_batch: most requests in progress at once; others wait, first come, first served.
         prefill_chunk: most prompt tokens of a request in one forward.
+        verify: how many candidates of a block to verify: "full" (all of them), a fixed number, or "auto", the number
+            that promises most tokens a second, by the costs here and the acceptance so far. Under "auto" requests
+            that bring a seed are verified in full all the same, since their tokens must depend on nothing else.
+        costs: what rounds cost, for "auto"; None: read from the cache folder, and measured where they are not there.
 
     Raises:
-        ConfigError: max_batch or prefill_chunk below 1.
+        ConfigError: max_batch or prefill_chunk below 1, or another `verify`.
         TargetError: the drafter taps layers that the target does not have.
     """
 
     def __init__(
-        self, target: Target, drafter: Drafter | None = None, *, max_batch: int = 8, prefill_chunk: int = 256
+        self,
+        target: Target,
+        drafter: Drafter | None = None,
+        *,
+        max_batch: int = 8,
+        prefill_chunk: int = 256,
+        verify: Verify = "full",
+        costs: CostSource | None = None,
     ) -> None:
         for name, value in (("max_batch", max_batch), ("prefill_chunk", prefill_chunk)):
             if value < 1:
@@ -57,7 +70,8 @@ class Engine:
         if drafter is not None:
             check_taps(drafter.target_layer_ids, target.num_layers)
         self._target = target
-        self._batch = Batch(target, drafter, capacity=max_batch, prefill_chunk=prefill_chunk)
+        schedule = _schedule(target, drafter, verify, costs, max_batch)
+        self._batch = Batch(target, drafter, schedule, capacity=max_batch, prefill_chunk=prefill_chunk)
         self._queue: deque[Request] = deque()
         self._live: dict[int, Row] = {}  # rows in progress, those being prefilled included
         self._mail: dict[int, deque[Update]] = {}  # where updates of a running `generate` or `stream` go
@@ -222,3 +236,15 @@ class Engine:
                 del self._live[number]
             if update is not None:
                 self._mail.get(number, self._loose).append(update)
+
+
+def _schedule(
+    target: Target, drafter: Drafter | None, verify: Verify, costs: CostSource | None, max_batch: int
+) -> Schedule:
+    places = 0 if drafter is None else drafter.candidates
+    check_verify(verify, None if drafter is None else places)
+    if drafter is None or verify == "full":
+        return Fixed(places)
+    if verify == "auto":
+        return Adaptive(places, costs or CostBook(target, drafter, capacity=max_batch))
+    return Fixed(verify)

@@ -56,7 +56,8 @@ class Completion:
     finish_reason: "stop" (EOS, stop id or stop string), "length" (cap or context), "abort", or "error" (the request's
         own logits processor raised; see `Update.error`).
     logprobs: one a token, where they were asked for.
-    seed: what the draws were keyed by; given again, it gives the same tokens. None for a greedy request.
+    seed: what the draws were keyed by; given again, it gives the same tokens. None for a greedy request, and where no
+        seed would give them again: a request without one, whose number of candidates was chosen on the way.
     """
 
     request_id: int
@@ -76,6 +77,11 @@ class Completion:
     def tau(self) -> float:
         """Acceptance length: tokens kept a round; 0.0 if there was no round."""
         return sum(r.kept for r in self.rounds) / len(self.rounds) if self.rounds else 0.0
+
+    @property
+    def verified(self) -> float:
+        """Candidates verified a round; 0.0 if there was no round."""
+        return sum(r.proposed for r in self.rounds) / len(self.rounds) if self.rounds else 0.0
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,11 @@ class Request:
     seed: int | None
     processor: RowProcessor
 
+    @property
+    def seeded(self) -> bool:
+        """Whether it brought a seed: its result must depend on nothing else."""
+        return self.params.seed is not None
+
     @classmethod
     def checked(cls, number: int, prompt: Sequence[int], params: SamplingParams, target: Target) -> Request:
         """Make a request for `target`.

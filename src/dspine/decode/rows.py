@@ -26,6 +26,7 @@ class Row:
     def __init__(self, request: Request, tokenizer: Decoder, *, drafting: bool) -> None:
         self.request = request
         self.drafting = drafting
+        self.repeatable = True  # whether its seed alone gives its tokens again
         self.tokens = list(request.prompt)
         self.finish: FinishReason | None = None
         self.error: Exception | None = None
@@ -124,5 +125,5 @@ class Row:
             finish_reason=reason,
             rounds=tuple(self._rounds),
             logprobs=None if self._logprobs is None else tuple(self._logprobs),
-            seed=self.request.seed,
+            seed=self.request.seed if self.repeatable else None,
         )

@@ -1,0 +1,111 @@
+"""What the parts of a round cost on one machine.
+
+One rule: plain numbers, in seconds, whoever measured them (`decode/costbook.py`). Longer blocks never cost less, sizes
+between measured ones lie on the line between them, and a count of rows is read off the next larger count that was
+measured, at the same number of tokens.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Costs:
+    """A cost table.
+
+    verify: by count of rows, then by tokens a row (anchor included): seconds of the target's forward up to its choices.
+    draft: by count of rows: seconds of drafting one block a row.
+
+    An empty table covers nothing and cannot be asked.
+    """
+
+    verify: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
+    draft: Mapping[int, float] = field(default_factory=dict)
+
+    def covering(self, rows: int) -> Costs:
+        """The table to ask about `rows` rows: this one, as it is all there is."""
+        return self
+
+    def covers(self, rows: int) -> bool:
+        """Whether a count of rows was measured, or one that is at most twice as large."""
+        return any(rows <= count <= 2 * rows for count in self.verify)
+
+    def plain(self, rows: int) -> float:
+        """Seconds of a round without drafts."""
+        return self._seconds(rows, 1)
+
+    def drafted(self, rows: int, candidates: int) -> float:
+        """Seconds of a round that drafts and verifies `candidates` candidates a row."""
+        return self.draft[self._count(rows)] + self._seconds(rows, candidates + 1)
+
+    def extended(self, rows: int, verify: Mapping[int, Sequence[float]], draft: Sequence[float]) -> Costs:
+        """The table with one more count of rows, from several runs of each size.
+
+        The median of the runs counts, and where a shorter block seems dearer than a longer one, their mean.
+        """
+        widths = sorted(verify)
+        seconds = non_decreasing([median(verify[width]) for width in widths])
+        fresh = dict(zip(widths, seconds, strict=True))
+        return Costs({**self.verify, rows: fresh}, {**self.draft, rows: median(draft)})
+
+    def numbers(self) -> dict[str, Any]:
+        """The table for a JSON file; `from_numbers` reads it."""
+        return {"verify": self.verify, "draft": self.draft}
+
+    @classmethod
+    def from_numbers(cls, found: Mapping[str, Any]) -> Costs:
+        """A table from a JSON file.
+
+        Raises:
+            ValueError, KeyError, TypeError, AttributeError: it is none.
+        """
+        verify = {
+            int(rows): {int(width): _positive(seconds) for width, seconds in sizes.items()}
+            for rows, sizes in found["verify"].items()
+        }
+        draft = {int(rows): _positive(seconds) for rows, seconds in found["draft"].items()}
+        if set(verify) != set(draft) or any(1 not in sizes for sizes in verify.values()):
+            raise ValueError("not a cost table")
+        return cls(verify, draft)
+
+    def _count(self, rows: int) -> int:
+        """The smallest measured count of at least `rows` rows, else the largest."""
+        return min((count for count in self.verify if count >= rows), default=max(self.verify))
+
+    def _seconds(self, rows: int, width: int) -> float:
+        count = self._count(rows)
+        sizes = sorted(self.verify[count])
+        return interpolated([count * size for size in sizes], [self.verify[count][s] for s in sizes], rows * width)
+
+
+def interpolated(points: Sequence[int], values: Sequence[float], at: float) -> float:
+    """The value at a place by the straight line between its neighbours; flat before the first point, and on the line
+    of the last two behind the last."""
+    if at <= points[0] or len(points) == 1:
+        return values[0]
+    right = min(bisect_left(points, at), len(points) - 1)
+    (x, y), (x1, y1) = (points[right - 1], values[right - 1]), (points[right], values[right])
+    return y + (y1 - y) * (at - x) / (x1 - x)
+
+
+def non_decreasing(values: Sequence[float]) -> list[float]:
+    """The nearest sequence that never falls (least squares): neighbours in the wrong order share their mean."""
+    pools: list[tuple[float, int]] = []
+    for value in values:
+        mean, count = value, 1
+        while pools and pools[-1][0] > mean:
+            before, more = pools.pop()
+            mean, count = (mean * count + before * more) / (count + more), count + more
+        pools.append((mean, count))
+    return [mean for mean, count in pools for _ in range(count)]
+
+
+def _positive(seconds: float) -> float:
+    if not 0 < seconds < float("inf"):
+        raise ValueError(f"{seconds} is no duration")
+    return float(seconds)

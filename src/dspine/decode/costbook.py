@@ -1,0 +1,164 @@
+"""Cost tables: measured on this machine, kept in the user's cache folder.
+
+One rule: what a table was measured on is its name. Target, drafter, number format, device, threads and versions make up
+the file's digest, so a table is never taken for another set-up's; a count of rows that is not in it is measured when
+it is first asked for, in about a second for a small model, and the file is replaced as a whole.
+
+    <cache folder>/costs/<digest>.json
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import nn
+
+from dspine.decode.cost import Costs
+from dspine.drafter.proposal import Drafter
+from dspine.kernels.kv import Span
+from dspine.kernels.law import Law, likeliest
+from dspine.stages import stage
+from dspine.target.gguf import cache_root
+from dspine.target.model import Target
+
+CONTEXT = 64  # tokens before the block; a longer context makes plain and drafted rounds dearer alike
+RUNS = 5  # of each size, in turn, so that a disturbance meets all sizes
+ENOUGH_S = 0.6  # no further run after so many seconds
+
+
+class CostBook:
+    """What rounds of a target and its drafter cost here.
+
+    Args:
+        target, drafter: the models.
+        capacity: most rows of a batch.
+        anew: measure again what the cache folder already knows.
+    """
+
+    def __init__(self, target: Target, drafter: Drafter, *, capacity: int, anew: bool = False) -> None:
+        self._target = target
+        self._drafter = drafter
+        self._capacity = capacity
+        self._facts = facts_of(target, drafter)
+        self.file = cache_root() / "costs" / f"{_digest(self._facts)}.json"
+        self._costs = Costs() if anew else _read(self.file)
+
+    def covering(self, rows: int) -> Costs:
+        """The table, with `rows` rows in it: measured now if nobody did before."""
+        if not self._costs.covers(rows):
+            count = min(
+                1 << (rows - 1).bit_length(), self._capacity
+            )  # a power of two covers the counts down to its half
+            with stage("measure"):
+                self._costs = self._costs.extended(count, *measure(self._target, self._drafter, count))
+            _write(self.file, {"facts": self._facts, **self._costs.numbers()})
+        return self._costs
+
+
+@torch.inference_mode()
+def measure(target: Target, drafter: Drafter, rows: int) -> tuple[dict[int, list[float]], list[float]]:
+    """Seconds of verifying blocks of several widths, by width, and of drafting a block, some runs each.
+
+    The caches are its own and are gone afterwards; nothing else is touched.
+    """
+    block, taps, device = drafter.block_size, drafter.target_layer_ids, target.device
+    before = max(1, min(CONTEXT, target.context_limit - block, drafter.max_positions - block))
+    cache, context = target.new_cache(rows), drafter.new_cache(rows)
+    ids = torch.arange(rows * max(block, before), device=device).remainder(target.decodable).view(rows, -1)
+    blank = torch.zeros(rows, before, len(taps) * target.hidden_size, dtype=target.dtype, device=device)
+    drafter.observe(context, Span(0, (0,) * rows, before), blank, [before] * rows, ids[:, :before])
+    law = Law.greedy_rows(rows, device)
+
+    def verify(width: int) -> None:
+        span = Span(0, (before,) * rows, width)
+        hidden = target.forward(ids[:, :width], cache, span, taps).hidden
+        likeliest(target.logits(hidden)).tolist()  # on the host: what an accelerator has queued is done then
+
+    def draft() -> None:
+        drafter.propose(context, 0, ids[:, 0], law, None).tokens.tolist()
+
+    sizes = widths(block)
+    times = {width: list[float]() for width in sizes}
+    drafts: list[float] = []
+    started: float | None = None  # the first run of each size pays for set-up and does not count
+    while started is None or (len(drafts) < RUNS and perf_counter() - started < ENOUGH_S):
+        for width in sizes:
+            times[width].append(_seconds(partial(verify, width)))
+        drafts.append(_seconds(draft))
+        if started is None:
+            started, times, drafts = perf_counter(), {width: [] for width in sizes}, []
+    return times, drafts
+
+
+def widths(block: int) -> list[int]:
+    """Tokens a row to measure: powers of two, and the whole block."""
+    return sorted({1 << power for power in range(block.bit_length()) if 1 << power <= block} | {block})
+
+
+def facts_of(target: Target, drafter: Drafter) -> dict[str, Any]:
+    """What the costs of a target and its drafter depend on."""
+    device = target.device
+    return {
+        "head_digest": target.head_digest,
+        "target_modules": _modules(target.model),
+        "dtype": str(target.dtype),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "host": platform.node(),
+        "processor": platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+        "drafter_modules": _modules(drafter),
+        "drafter_taps": list(drafter.target_layer_ids),
+        "block_size": drafter.block_size,
+        "context": CONTEXT,
+        "versions": {name: version(name) for name in ("dspine", "torch", "transformers")},
+    }
+
+
+def _modules(network: object) -> dict[str, Any]:
+    """Kinds of layers and how many, and the parameters' bytes: other weights' layouts have other costs."""
+    if not isinstance(network, nn.Module):
+        return {"kind": type(network).__name__}
+    kinds = Counter(type(module).__name__ for module in network.modules())
+    return {
+        "kinds": dict(sorted(kinds.items())),
+        "bytes": sum(p.numel() * p.element_size() for p in network.parameters()),
+    }
+
+
+def _digest(facts: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _seconds(work: Callable[[], None]) -> float:
+    start = perf_counter()
+    work()
+    return perf_counter() - start
+
+
+def _read(file: Path) -> Costs:
+    """The table of a file; an empty one if there is none, or none that makes sense: it is measured again then."""
+    try:
+        return Costs.from_numbers(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return Costs()
+
+
+def _write(file: Path, content: dict[str, Any]) -> None:
+    # A cache folder that cannot be written is no fault: the next process measures again.
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        aside = file.with_name(f".{file.name}.{os.getpid()}")
+        aside.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        os.replace(aside, file)

@@ -1,0 +1,192 @@
+"""How many candidates to verify.
+
+One rule: decided before a block is drafted, from past rounds and costs alone. So the number does not depend on the
+candidates that it cuts, and the output keeps its law whatever the number is. Requests that bring a seed are verified
+in full, for their tokens must not depend on the rounds of others.
+
+The number is one for the whole batch, since its rows go through the target side by side: the one that promises most
+kept tokens a second. None at all is a plain round, in which the drafter rests. Source: scheduled verification of
+DSpark (arXiv 2607.05147), with running acceptance rates in place of a confidence head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from dspine.decode.acceptance import Acceptance
+from dspine.decode.cost import Costs
+from dspine.errors import ConfigError
+
+Verify = Literal["full", "auto"] | int
+
+SHARE = 0.02  # of the time that may be lost by drafting where it does not pay
+BRIM = 8.0  # plain rounds whose time one row alone may lose at once
+BRIM_BATCH = 2.0  # ... and the rows of a batch on average
+DEBT = 3.0  # ... and any of them while others gain
+TRY = 2.0  # plain rounds whose time must have been saved before a drafter that rests is tried again
+GAIN = 1.02  # drafting must promise to be this much faster than a plain round
+
+
+def check_verify(verify: object, places: int | None) -> None:
+    """Refuse what is no number of candidates for a drafter of M = `places` (None: no drafter, any number will do).
+
+    Raises:
+        ConfigError: naming what is possible.
+    """
+    if verify in ("full", "auto"):
+        return
+    most = "M" if places is None else places
+    number = verify if isinstance(verify, int) and not isinstance(verify, bool) else 0
+    if number < 1 or (places is not None and number > places):
+        raise ConfigError(f"verify is {verify!r}", f'give "full", "auto" or a number of candidates, 1..{most}')
+
+
+class CostSource(Protocol):
+    """Whoever knows what rounds cost."""
+
+    def covering(self, rows: int) -> Costs:
+        """A table that can be asked about `rows` rows."""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A row as far as the number of its candidates goes.
+
+    request: the number of its request.
+    room: the most candidates that it can use; 0 where it is not drafted.
+    seeded: whether its number must depend on nothing else.
+    """
+
+    request: int
+    room: int
+    seeded: bool
+
+
+class Schedule(Protocol):
+    """Says how many candidates of each row to verify, and hears what came of it."""
+
+    repeatable: bool  # whether the numbers are the same in every run, whatever else is in the batch
+
+    def lengths(self, seats: Sequence[Seat]) -> list[int]:
+        """How many candidates of each row to verify in the next round."""
+
+    def learn(self, seats: Sequence[Seat], lengths: Sequence[int], accepted: Sequence[int]) -> None:
+        """Hear of a round: how many candidates of each row were verified, and how many of them stood."""
+
+
+class Fixed:
+    """Always the same number."""
+
+    repeatable = True
+
+    def __init__(self, candidates: int) -> None:
+        self._candidates = candidates
+
+    def lengths(self, seats: Sequence[Seat]) -> list[int]:
+        return [min(self._candidates, seat.room) for seat in seats]
+
+    def learn(self, seats: Sequence[Seat], lengths: Sequence[int], accepted: Sequence[int]) -> None:
+        """It does not change."""
+
+
+class Adaptive:
+    """The number with most kept tokens a second, by a cost table and the acceptance so far.
+
+    Acceptance is estimated for all rows together: they share the number, and pooled rates give exactly the tokens that
+    they may expect together, from more evidence than one row has.
+
+    The estimate may be wrong, and a row on which drafting fails may sit beside one on which it shines. So what a row
+    may lose is bounded: the time that rounds take beyond plain ones for the same tokens is drawn from its purse, which
+    gains fill again up to its brim, as does a small share of all time. A round is drafted if the purses can pay, on
+    average, for one that keeps no candidate, and none is deep in debt. A drafter that rests is tried again, as if
+    nothing were known of it, once the purses are full enough.
+
+    Args:
+        places: M, candidates of a block.
+        costs: what rounds cost.
+    """
+
+    repeatable = False
+
+    def __init__(self, places: int, costs: CostSource) -> None:
+        self._places = places
+        self._costs = costs
+        self._acceptance = Acceptance(places)
+        self._purses: dict[int, float] = {}  # by request, in plain rounds
+        self._level = float("inf")  # what a new row's purse holds: as much as the others' did
+
+    def lengths(self, seats: Sequence[Seat]) -> list[int]:
+        self._greet(seats)
+        if any(seat.seeded and seat.room for seat in seats):
+            return [seat.room for seat in seats]  # so wide is the block now: the other rows' candidates cost no more
+        count = self._count([seat.room for seat in seats]) if any(seat.room for seat in seats) else 0
+        return [min(count, seat.room) for seat in seats]
+
+    def learn(self, seats: Sequence[Seat], lengths: Sequence[int], accepted: Sequence[int]) -> None:
+        rows, count = len(seats), max(lengths)
+        costs = self._costs.covering(rows)
+        if count == 0:
+            self._acceptance.rest(rows)
+        for verified, stood in zip(lengths, accepted, strict=True):
+            if verified:
+                self._acceptance.note(verified, stood)
+        price = (costs.drafted(rows, count) if count else costs.plain(rows)) / costs.plain(rows)
+        brim = _brim(costs, rows)
+        for seat, stood in zip(seats, accepted, strict=True):
+            gained = 1 + stood - (1 - SHARE) * price
+            self._purses[seat.request] = min(min(self._purses[seat.request], brim) + gained, brim)
+        self._level = sum(self._purses.values()) / rows
+
+    def _greet(self, seats: Sequence[Seat]) -> None:
+        """Purses of the present rows, and of no others; where others come, the text changes."""
+        fresh = sum(seat.request not in self._purses for seat in seats)
+        if fresh:
+            self._acceptance.fade(1 - 0.75 * fresh / len(seats))
+        self._purses = {seat.request: self._purses.get(seat.request, self._level) for seat in seats}
+
+    def _count(self, rooms: Sequence[int]) -> int:
+        rows = len(rooms)
+        costs = self._costs.covering(rows)
+        brim = _brim(costs, rows)
+        held = [min(purse, brim) for purse in self._purses.values()]
+        purse = sum(held) / rows if min(held) > -DEBT else 0.0
+        limit = purse * costs.plain(rows)
+        count = best(self._acceptance.survival(), rooms, costs, limit)
+        if count or purse < min(brim, TRY) or not best([1.0] * self._places, rooms, costs):
+            return count
+        self._acceptance.fade(0.0)
+        survival = self._acceptance.survival()
+        return best(survival, rooms, costs, limit) or best(survival, rooms, costs, limit, least=1)
+
+
+def best(
+    survival: Sequence[float], rooms: Sequence[int], costs: Costs, purse: float = float("inf"), least: int = 0
+) -> int:
+    """The number of candidates with most kept tokens a second.
+
+    Args:
+        survival: by place, the chance that its candidate and all before it stand.
+        rooms: the most candidates that each row can use.
+        costs: what a round of so many rows costs.
+        purse: seconds that the round may lose against a plain one at worst.
+        least: the smallest number to consider; 0 is the plain round, which wins unless drafting is well worth it.
+
+    Returns:
+        0 where no number is allowed, or none pays.
+    """
+    rows = len(rooms)
+    plain, kept = costs.plain(rows), float(rows)
+    chosen, speed = 0, 0.0 if least else GAIN * rows / plain
+    for place, chance in enumerate(survival[: max(rooms)], 1):
+        kept += chance * sum(room >= place for room in rooms)
+        seconds = costs.drafted(rows, place)
+        if place >= least and seconds - plain <= purse and kept / seconds > speed:
+            chosen, speed = place, kept / seconds
+    return chosen
+
+
+def _brim(costs: Costs, rows: int) -> float:
+    """The most that a purse can hold, in plain rounds: enough for a few tokens, and for trying at all."""
+    return max(BRIM if rows == 1 else BRIM_BATCH, costs.drafted(rows, 1) / costs.plain(rows) - 1)
