@@ -13,7 +13,7 @@ from tests.cli.conftest import assert_fault
 import dspine
 import dspine.cli.options
 
-COMMANDS = ("demo", "generate", "chat", "train", "regenerate", "info")
+COMMANDS = ("demo", "generate", "chat", "train", "regenerate", "export", "info")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

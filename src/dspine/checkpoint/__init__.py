@@ -1,5 +1,6 @@
 """The checkpoint room: drafters on disk, one file a layout."""
 
+from dspine.checkpoint.export import check_export, to_specforge
 from dspine.checkpoint.fit import check_mask_token
 from dspine.checkpoint.loading import CheckpointWarning, load_drafter
 from dspine.checkpoint.opening import SHIPPED, drafter_digest, find_drafter, read_config
@@ -10,6 +11,7 @@ __all__ = [
     "SHIPPED",
     "CheckpointConfig",
     "CheckpointWarning",
+    "check_export",
     "check_mask_token",
     "drafter_digest",
     "export_specforge",
@@ -17,4 +19,5 @@ __all__ = [
     "load_drafter",
     "read_config",
     "save_drafter",
+    "to_specforge",
 ]

@@ -13,6 +13,7 @@ from dspine import __version__
 from dspine.cli.chat import chat
 from dspine.cli.console import open_streams
 from dspine.cli.demo import demo
+from dspine.cli.export import export
 from dspine.cli.generate import generate
 from dspine.cli.guard import Guarded
 from dspine.cli.info import info
@@ -28,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, generate, chat, train, regenerate, info):
+for command in (demo, generate, chat, train, regenerate, export, info):
     app.command()(command)
 
 
