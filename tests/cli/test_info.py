@@ -47,6 +47,8 @@ def test_people_get_one_fact_a_line(run, models):
 def test_a_shipped_name_that_is_both(run):
     assert parsed(run("info", "nano", "--json"))["kind"] == "target"
     assert parsed(run("info", "nano", "--kind", "drafter", "--json"))["kind"] == "drafter"
+    assert parsed(run("info", "nano", "--kind", "recipe", "--json"))["output"] == "runs/nano"
+    assert parsed(run("info", "smollm2-135m-cpu", "--json"))["kind"] == "recipe"
 
 
 def test_what_is_not_there(run, tmp_path):

@@ -24,7 +24,9 @@ class Kind(StrEnum):
 
 
 def info(
-    name: Annotated[str, typer.Argument(help="A target, a drafter's folder or name, or a recipe.", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(help="A target, a drafter, or a recipe, by name or place.", show_default=False)
+    ],
     kind: Annotated[
         Kind | None,
         typer.Option(help="What the name stands for, where it could be several things.", show_default=False),
@@ -50,11 +52,15 @@ def info(
 
 
 def _kind(name: str) -> Kind:
-    """What a name stands for: recipes end in .yaml, drafters bear a drafter's config; the rest is a target."""
+    """What a name stands for: a recipe ends in .yaml or is shipped, a drafter has a drafter's config; else a target.
+
+    A shipped name that is a target's too stands for the target.
+    """
     from dspine.checkpoint import SHIPPED
+    from dspine.config import shipped_recipes
 
     path = Path(name)
-    if path.suffix in (".yaml", ".yml"):
+    if path.suffix in (".yaml", ".yml") or (name in shipped_recipes() and name not in SHIPPED_FOR):
         return Kind.recipe
     if name in SHIPPED and name not in SHIPPED_FOR:
         return Kind.drafter
@@ -72,7 +78,7 @@ def _target(name: str) -> dict[str, Any]:
     from dspine.target.chat import template_digest
 
     with waiting(f"Loading {name}"):
-        target = load_target(name)
+        target = load_target(name, packed=False)
     parameters = {id(p): p for p in target.model.parameters()}.values()
     return {
         "parameters": sum(p.numel() for p in parameters),
