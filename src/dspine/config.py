@@ -88,8 +88,9 @@ class DataRecipe(Section):
 
 
 class DrafterRecipe(Section):
-    """Sizes of the drafter; what is not given is proposed from the target."""
+    """The drafter and its sizes; what is not given is proposed from the target, and each kind refuses others' sizes."""
 
+    kind: str = "dspine"  # a name of `dspine.drafter.registry`
     mask_token: str  # a special token of the target's that neither texts nor the chat template use
     num_hidden_layers: int | None = Field(default=None, gt=0)
     block_size: int | None = Field(default=None, gt=1)  # anchor included
@@ -101,16 +102,30 @@ class DrafterRecipe(Section):
     transfer_rank: int | None = Field(default=None, gt=0)
     message_size: int | None = Field(default=None, gt=0)
     top_k: int | None = Field(default=None, gt=0)
+    is_causal: bool | None = None
+    sliding_window: int | None = Field(default=None, gt=0)
+    sliding_layers: tuple[int, ...] | None = None
+    logits_start: Literal[0, 1] | None = None  # first row that predicts; 0: rows predict the next token
+    gru_hidden_size: int | None = Field(default=None, gt=0)  # domino
+    projection_size: int | None = Field(default=None, gt=0)  # domino
+    markov_rank: int | None = Field(default=None, gt=0)  # dspark
+    markov_head: Literal["vanilla", "gated", "rnn"] | None = None  # dspark
+    confidence: bool | None = None  # dspark
+    confidence_with_markov: bool | None = None  # dspark
+    tabulated: int | None = Field(default=None, ge=0)  # dspark
     draft_vocabulary: int | None = Field(default=None, gt=0)  # ids a draft may hold; not given: all of them
     start_from: str | None = None  # a drafter of the same sizes whose weights training begins with
 
     def sizes(self) -> dict[str, Any]:
-        """The sizes given here, by the names of `DSpineConfig`."""
-        return self.model_dump(exclude_none=True, exclude={"draft_vocabulary", "mask_token", "start_from"})
+        """The sizes given here, by the names of the kind's config."""
+        return self.model_dump(exclude_none=True, exclude={"kind", "draft_vocabulary", "mask_token", "start_from"})
 
 
 class ObjectiveRecipe(Section):
-    """Weights of the objective and of the curriculum."""
+    """Weights of the objective and of the curriculum: DSpine's with their defaults, and what other kinds have.
+
+    Where another kind is trained, what is not given is as its authors have it, and what it does not know is refused.
+    """
 
     ce_weight: float = Field(default=0.1, ge=0, le=1)  # α
     gamma: float = Field(default=7.0, gt=0)
@@ -120,12 +135,21 @@ class ObjectiveRecipe(Section):
     replacement_hold_ratio: float = Field(default=1 / 6, ge=0, le=1)
     replacement_end_ratio: float = Field(default=1 / 3, ge=0, le=1)
     chunk: int = Field(default=1024, gt=0)  # rows whose vocabulary-sized numbers exist at once
+    dpace: float | None = Field(default=None, ge=0, le=1)  # dflash: α of D-PACE's weights in place of the decay's
+    base_share: float | None = Field(default=None, ge=0, le=1)  # domino: λ at the start
+    base_share_end_ratio: float | None = Field(default=None, gt=0)  # domino: share of the run at which λ is 0
+    l1_weight: float | None = Field(default=None, ge=0)  # dspark
+    confidence_weight: float | None = Field(default=None, ge=0)  # dspark
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if self.replacement_end_ratio < self.replacement_hold_ratio:
             raise ValueError("replacement_end_ratio is smaller than replacement_hold_ratio")
         return self
+
+    def given(self) -> dict[str, Any]:
+        """What the recipe says itself."""
+        return self.model_dump(exclude_unset=True, exclude_none=True)
 
 
 class TrainingRecipe(Section):

@@ -30,6 +30,7 @@ OWN: dict[str, dict[str, Any]] = {
     "dflash": {},
     "domino": {"gru_hidden_size": 12, "projection_size": 8},
     "dspark": {"markov_rank": 8, "block_size": 5},
+    "dflash2": {"conv_group_size": 4, "selector_rank": 8, "top_k": 5},
     "eagle3": {"num_hidden_layers": 1},
 }
 
@@ -47,7 +48,7 @@ def small(
 
 def over(target: Target, kind: str, *, seed: int = 0, draft_ids: Tensor | None = None, **sizes: Any) -> Network:
     """A drafter of two layers for a target, in the target's type, random values in every parameter."""
-    given = {"num_hidden_layers": 2, "target_layer_ids": (1, 3), **OWN[kind], **sizes}
+    given = {"num_hidden_layers": 2, "target_layer_ids": (0, 2), **OWN[kind], **sizes}
     config = KINDS[kind].config.for_target(target.facts, target.facts.vocab_size - 1, **given)
     with torch.random.fork_rng():
         torch.manual_seed(seed)

@@ -12,10 +12,10 @@ from dspine.train.curriculum import (
     alignment_weight,
     draw_replaced,
     learning_rate,
+    replaced_layers,
     replacement_probability,
     warmup_steps,
 )
-from dspine.train.learner import replaced_layers
 from dspine.train.windows import epoch_windows, windows_per_epoch
 
 

@@ -10,7 +10,7 @@ from tests.support.tiny_drafter import tiny_drafter
 from tests.support.tiny_target import tiny_target
 
 from dspine.train.learner import Learner, Moment, widened
-from dspine.train.objectives.dspine import Weights
+from dspine.train.objectives.dspine import DSpineObjective, Weights
 from dspine.train.responses import ResponseRow
 from dspine.train.sequences import online_batch
 
@@ -21,7 +21,8 @@ def learner_and_batch(clip=1.0):
     target = tiny_target()
     rows = [ResponseRow(f"r{i}", "test", [], [1, 2, 3], list(range(10, 20 + i)), "length") for i in range(2)]
     drafter = tiny_drafter(target)
-    learner = Learner(drafter, weights=Weights(), clip=clip, anchors_per_sample=4, precision=torch.float32, seed=0)
+    goal = DSpineObjective(drafter, Weights(), precision=torch.float32, seed=0)
+    learner = Learner(drafter, goal, clip=clip, anchors_per_sample=4, precision=torch.float32, seed=0)
     return learner, online_batch(target, rows, drafter.target_layer_ids)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from dspine.drafter.dspine import DSpine
 from dspine.train.blocks import Blocks, cut_blocks, draw_anchors
 from dspine.train.learner import Learner, Moment
-from dspine.train.objectives.dspine import Terms, Weights, dspine_terms, window_loss
+from dspine.train.objectives.dspine import DSpineObjective, Terms, Weights, dspine_terms, window_loss
 from dspine.train.objectives.vocabulary_loss import DraftVocabulary, Teacher, ordinary_terms
 from dspine.train.responses import ResponseRow
 from dspine.train.sequences import SequenceBatch, online_batch
@@ -201,7 +201,8 @@ def test_micro_batches_change_nothing(draft_ids):
     target = tiny_target()
     batch = double(online_batch(target, rows_of(target, (3, 50, 7, 1)), TAPS))
     drafter = tiny_drafter(target, draft_ids=draft_ids, dtype=torch.float64, lively=True)
-    learner = Learner(drafter, weights=Weights(), clip=1e9, anchors_per_sample=6, precision=torch.float64, seed=3)
+    goal = DSpineObjective(drafter, Weights(), precision=torch.float64, seed=3)
+    learner = Learner(drafter, goal, clip=1e9, anchors_per_sample=6, precision=torch.float64, seed=3)
     moment = Moment(step=5, epoch=0, learning_rate=0.0, beta=0.4, replacement=0.5)
     results = []
     for cut in ([[0, 1, 2, 3]], [[0], [1], [2], [3]], [[3, 1], [2, 0]]):

@@ -23,7 +23,7 @@ from dspine.target.model import Target
 from dspine.train.blocks import cut_blocks
 from dspine.train.learner import Learner, Moment
 from dspine.train.measure import measure_tau
-from dspine.train.objectives.dspine import Weights
+from dspine.train.objectives.dspine import DSpineObjective, Weights
 from dspine.train.responses import ResponseRow
 from dspine.train.sequences import SequenceBatch, online_batch
 
@@ -50,7 +50,8 @@ def learned() -> Learned:
         for i, (prompt, answer) in enumerate(zip(prompts, answers, strict=True))
     ]
     drafter = tiny_drafter(target)
-    learner = Learner(drafter, weights=Weights(), clip=1.0, anchors_per_sample=6, precision=torch.float32, seed=0)
+    goal = DSpineObjective(drafter, Weights(), precision=torch.float32, seed=0)
+    learner = Learner(drafter, goal, clip=1.0, anchors_per_sample=6, precision=torch.float32, seed=0)
     batch = online_batch(target, rows, drafter.target_layer_ids)
     for step in range(STEPS):
         rate = 1e-2 * min(1.0, (step + 1) / 10) * (1 - step / STEPS)

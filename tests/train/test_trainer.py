@@ -19,7 +19,7 @@ from dspine.config import read_recipe
 from dspine.errors import ConfigError, DataError, DspineError
 from dspine.train import prepare as preparation
 from dspine.train import trainer as training
-from dspine.train.learner import replaced_layers
+from dspine.train.curriculum import replaced_layers
 from dspine.train.responses import ResponseRow
 from dspine.train.state import checkpoints
 from dspine.train.trainer import Trainer, train

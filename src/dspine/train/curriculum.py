@@ -45,6 +45,11 @@ def replacement_probability(
     return probability * (end - progress) / (end - hold)
 
 
+def replaced_layers(layers: int) -> int:
+    """How many of L draft layers hear correct predecessors in a replaced block: 3 of 5, never all."""
+    return min(round(0.6 * layers), layers - 1)
+
+
 def draw_replaced(counts: Sequence[int], probability: float, *, seed: int, step: int, samples: Sequence[str]) -> Tensor:
     """One Bernoulli(`probability`) draw a block: do its shallow layers hear the correct predecessors?
 

@@ -1,7 +1,7 @@
 """One optimiser step: from the sequences of a window to the gradient, guarded, and to new weights.
 
 One rule: the gradient of a window does not depend on how the window is split into micro-batches. Where it is
-split, a pass without gradient first collects the denominators and the cross-entropy of λ; anchors and draws are
+split, a pass without gradient first collects the window's sums and denominators; anchors and draws are
 keyed by seed and sample (anchors by epoch, draws by step), so the second pass sees the same blocks.
 Source: DSpine (arXiv 2609.36173), training.
 """
@@ -16,25 +16,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from dspine.drafter.dspine import DSpine
+from dspine.drafter.registry import Network
 from dspine.train.blocks import Blocks, cut_blocks, draw_anchors
-from dspine.train.curriculum import draw_replaced
-from dspine.train.objectives.dspine import TERMS, Terms, Weights, dspine_terms, window_loss
-from dspine.train.objectives.vocabulary_loss import DraftVocabulary, Teacher
+from dspine.train.objectives.objective import Moment, Objective, Terms
 from dspine.train.sequences import SequenceBatch
 
 WIDTH = 64  # positions of a batch are a multiple of it
-
-
-@dataclass(frozen=True)
-class Moment:
-    """Where in the run a step is: what the schedules say there."""
-
-    step: int
-    epoch: int
-    learning_rate: float
-    beta: float
-    replacement: float
 
 
 @dataclass(frozen=True)
@@ -49,40 +36,34 @@ class StepReport:
     bad: tuple[str, ...] = ()
 
 
-def replaced_layers(layers: int) -> int:
-    """How many of L draft layers hear correct predecessors in a replaced block: 3 of 5, never all."""
-    return min(round(0.6 * layers), layers - 1)
-
-
 class Learner:
     """A drafter, its optimiser and its objective.
 
     Args:
         drafter: float32 (or float64) weights; trained in place.
-        weights: of the objective's terms.
+        objective: what it is trained for.
         clip: largest norm of the gradient.
         anchors_per_sample: blocks drawn of a sequence, at most.
         precision: of the matrix products; bfloat16 means autocast, weights and losses stay as they are.
-        seed: of anchors and draws.
+        seed: of anchors.
     """
 
     def __init__(
         self,
-        drafter: DSpine,
+        drafter: Network,
+        objective: Objective,
         *,
-        weights: Weights,
         clip: float,
         anchors_per_sample: int,
         precision: torch.dtype,
         seed: int,
     ) -> None:
         self.drafter = drafter
-        self.weights = weights
+        self.objective = objective
         self.clip = clip
         self.anchors_per_sample = anchors_per_sample
         self.precision = precision
         self.seed = seed
-        self.vocabulary = DraftVocabulary.of(drafter.head, drafter.draft_ids, precision=precision)
         self.optimizer = torch.optim.AdamW(drafter.parameters(), lr=0.0, weight_decay=0.0, fused=True)
 
     def step(self, parts: Sequence[SequenceBatch], moment: Moment) -> StepReport:
@@ -107,7 +88,7 @@ class Learner:
             terms = self._terms(part, cut, moment)
             if window is None:
                 window = Terms.total([terms])
-            share = window_loss(terms, window, alpha=self.weights.ce, beta=moment.beta)
+            share = self.objective.loss(terms, window, moment)
             loss += share.item()
             if not math.isfinite(loss):
                 break
@@ -118,7 +99,7 @@ class Learner:
             norm = torch.nn.utils.clip_grad_norm_(self.drafter.parameters(), self.clip).item()
         return StepReport(
             loss=loss,
-            means=dict(zip(TERMS, window.means().tolist(), strict=True)),
+            means=dict(zip(self.objective.names, window.means().tolist(), strict=True)),
             gradient_norm=norm,
             blocks=sum(cut.count for cut in blocks),
             tokens=sum(int(cut.supervised.sum()) for cut in blocks),
@@ -133,32 +114,11 @@ class Learner:
         return cut_blocks(batch.ids, batch.loss_mask, batch.lengths, anchors, self.drafter.candidates)
 
     def _terms(self, batch: SequenceBatch, blocks: Blocks, moment: Moment) -> Terms:
-        counts = blocks.valid.sum(-1).tolist()
-        replaced = draw_replaced(
-            counts, moment.replacement, seed=self.seed, step=moment.step, samples=batch.sample_ids
-        ).to(blocks.valid.device)
         with self._autocast():
-            states = self.drafter.blocks(
-                batch.features,
-                batch.lengths,
-                blocks.anchors,
-                blocks.tokens,
-                replaced,
-                replaced_layers(self.drafter.config.num_hidden_layers),
-            )
-            return dspine_terms(
-                self.drafter,
-                self.vocabulary,
-                states,
-                blocks,
-                Teacher(batch.hidden, batch.lse),
-                self.drafter.codes,
-                candidates=self.drafter.config.top_k,
-                weights=self.weights,
-            )
+            return self.objective.terms(batch, blocks, moment)
 
     def _autocast(self) -> AbstractContextManager[object]:
-        device = self.drafter.codes.device.type
+        device = next(self.drafter.parameters()).device.type
         return torch.autocast(device, dtype=torch.bfloat16, enabled=self.precision == torch.bfloat16)
 
 

@@ -1,6 +1,6 @@
 """The real tau of a drafter in training, by the real engine, on prompts that it never saw.
 
-One rule: tau = Σ kept / Σ rounds over all prompts, greedy, as everywhere in this project; measured with the
+One rule: tau = Σ kept / Σ rounds over all prompts, greedy, as everywhere in this project; DSpine is measured with the
 last-write refinement (what is shipped) and without it (the ordinary output's argmax), which shows what the
 injection's last write adds. Source: DSpine (arXiv 2609.36173), acceptance length; ablation "no refinement".
 """
@@ -19,6 +19,7 @@ from dspine.decode.records import Completion
 from dspine.decode.sampling import SamplingParams
 from dspine.drafter.dspine import DSpine
 from dspine.drafter.proposal import Drafter, Proposal
+from dspine.drafter.registry import Network
 from dspine.kernels.kv import RowCache, Span
 from dspine.kernels.law import Law
 from dspine.target.model import Target
@@ -59,23 +60,25 @@ class Unrefined:
 
 @dataclass(frozen=True)
 class Acceptance:
-    """Held-out acceptance: tau with and without refinement, over `prompts` prompts and `rounds` rounds."""
+    """Held-out acceptance: tau, and without refinement (None where there is none), over prompts and rounds."""
 
     tau: float
-    tau_unrefined: float
+    tau_unrefined: float | None
     prompts: int
     rounds: int
 
 
 def measure_tau(
-    target: Target, drafter: DSpine, prompts: Sequence[Sequence[int]], *, max_new_tokens: int
+    target: Target, drafter: Network, prompts: Sequence[Sequence[int]], *, max_new_tokens: int
 ) -> Acceptance:
     """Answer the prompts (token ids) greedily, with the drafter as it stands."""
     params = SamplingParams(temperature=0.0, max_new_tokens=max_new_tokens)
     with _measuring(drafter):
         refined = _answer(target, drafter, prompts, params)
-        ordinary = _answer(target, Unrefined(drafter), prompts, params)
-    return Acceptance(_tau(refined), _tau(ordinary), len(prompts), sum(len(c.rounds) for c in refined))
+        ordinary = None
+        if isinstance(drafter, DSpine):
+            ordinary = _tau(_answer(target, Unrefined(drafter), prompts, params))
+    return Acceptance(_tau(refined), ordinary, len(prompts), sum(len(c.rounds) for c in refined))
 
 
 def _answer(
@@ -90,7 +93,7 @@ def _tau(completions: Iterable[Completion]) -> float:
 
 
 @contextmanager
-def _measuring(drafter: DSpine) -> Iterator[None]:
+def _measuring(drafter: Network) -> Iterator[None]:
     training = drafter.training
     drafter.eval()
     try:

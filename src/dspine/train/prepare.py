@@ -17,13 +17,14 @@ from torch import Tensor
 
 from dspine.checkpoint import check_mask_token, drafter_digest, load_drafter
 from dspine.config import Recipe
-from dspine.drafter import DSpine, DSpineConfig, TransferSpace
+from dspine.drafter import KINDS, Network
 from dspine.errors import ConfigError, DataError
 from dspine.target import Target, load_target
 from dspine.target.chat import render
 from dspine.train.blocks import eligible_anchors
 from dspine.train.features import FeatureStore, write_features
 from dspine.train.materials import build, responses, selection
+from dspine.train.objectives.choice import objective_facts
 from dspine.train.prompts import Prompt
 from dspine.train.responses import ResponseRow, responses_digest, training_sequence
 from dspine.train.vocabulary import coverage, most_frequent
@@ -43,7 +44,7 @@ class Prepared:
 
     recipe: Recipe
     target: Target
-    drafter: DSpine
+    drafter: Network
     store: FeatureStore
     samples: list[str]
     unused: list[str]
@@ -89,14 +90,18 @@ def prepare(recipe: Recipe) -> Prepared:
     )
 
 
-def build_drafter(recipe: Recipe, target: Target, rows: Sequence[ResponseRow]) -> tuple[DSpine, float]:
+def build_drafter(recipe: Recipe, target: Target, rows: Sequence[ResponseRow]) -> tuple[Network, float]:
     """An untrained drafter (seeded, or as `start_from` left off), and the share of response tokens it can propose.
 
     Raises:
-        ConfigError: a drafter to start from that has other sizes.
+        ConfigError: no such kind, or a drafter to start from that has other sizes.
         CheckpointError: one that cannot be read, or is not this target's.
     """
-    config = DSpineConfig.for_target(target.facts, mask_id(target, recipe.drafter.mask_token), **recipe.drafter.sizes())
+    kind = KINDS.get(recipe.drafter.kind)
+    if kind is None:
+        raise ConfigError(f"drafter.kind is {recipe.drafter.kind!r}", f"Known: {', '.join(KINDS)}.")
+    mask = mask_id(target, recipe.drafter.mask_token)
+    config = kind.config.for_target(target.facts, mask, **recipe.drafter.sizes())
     answers = [row.response_ids for row in rows]
     ids: Tensor | None = None
     if recipe.drafter.draft_vocabulary is not None:
@@ -104,16 +109,15 @@ def build_drafter(recipe: Recipe, target: Target, rows: Sequence[ResponseRow]) -
             answers, recipe.drafter.draft_vocabulary, eos_ids=target.eos_ids, vocab_size=target.vocab_size
         ).to(target.device)
     head = target.head_weight.detach().float()
-    space = TransferSpace.fit(head, config.transfer_rank)
     with torch.random.fork_rng():
         torch.manual_seed(recipe.training.seed)
-        drafter = DSpine(config, target.embedding, head, space, ids).to(target.device)
+        drafter = kind.build(config, target.embedding, head, ids).to(target.device)
     if recipe.drafter.start_from is not None:
         _start_from(recipe.drafter.start_from, drafter, target)
     return drafter, 1.0 if ids is None else coverage(answers, ids)
 
 
-def _start_from(name: str, drafter: DSpine, target: Target) -> None:
+def _start_from(name: str, drafter: Network, target: Target) -> None:
     """Take over the weights of another drafter; the draft vocabulary is no part of them."""
     given = load_drafter(name, target, dtype=torch.float32, packed=False)
     ours, theirs = asdict(drafter.config), asdict(given.config)
@@ -179,7 +183,7 @@ def _anchored(row: ResponseRow, max_length: int) -> bool:
     return len(eligible_anchors(mask)) > 0
 
 
-def _identity(recipe: Recipe, target: Target, drafter: DSpine, rows: Sequence[ResponseRow]) -> dict[str, str]:
+def _identity(recipe: Recipe, target: Target, drafter: Network, rows: Sequence[ResponseRow]) -> dict[str, str]:
     """What must agree for a run to go on, by the name that an error gives it."""
     ids = None if drafter.draft_ids is None else drafter.draft_ids.tolist()
     start = recipe.drafter.start_from
@@ -188,7 +192,7 @@ def _identity(recipe: Recipe, target: Target, drafter: DSpine, rows: Sequence[Re
         "target": target.head_digest,
         "responses": responses_digest(rows),
         "drafter": _digest(built),
-        "objective": _digest(recipe.objective.model_dump(exclude={"chunk"})),
+        "objective": _digest(objective_facts(recipe.drafter.kind, recipe.objective)),
         "training": _digest(recipe.training.model_dump(exclude=FREE)),
     }
 

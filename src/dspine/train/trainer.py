@@ -7,7 +7,7 @@ the same command is given again, and reaches the same numbers. Source: DSpine (a
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,21 @@ import torch
 
 from dspine.checkpoint import save_drafter
 from dspine.config import Recipe, TrainingRecipe, read_recipe
+from dspine.drafter.dspine import DSpine
 from dspine.errors import DataError
-from dspine.train.curriculum import alignment_weight, learning_rate, replacement_probability, warmup_steps
+from dspine.train.curriculum import (
+    alignment_weight,
+    learning_rate,
+    replaced_layers,
+    replacement_probability,
+    warmup_steps,
+)
 from dspine.train.interrupt import StopRequest
 from dspine.train.journal import Journal
-from dspine.train.learner import Learner, Moment, StepReport, replaced_layers
+from dspine.train.learner import Learner, StepReport
 from dspine.train.measure import Acceptance, measure_tau
-from dspine.train.objectives.dspine import Weights
+from dspine.train.objectives.choice import objective_facts, objective_for
+from dspine.train.objectives.objective import Moment
 from dspine.train.prepare import FREE, Prepared, prepare
 from dspine.train.sequences import SequenceBatch
 from dspine.train.state import Progress, load_state, save_state
@@ -116,6 +124,7 @@ class Trainer:
                 hold=goal.replacement_hold_ratio,
                 end=goal.replacement_end_ratio,
             ),
+            progress=step / self.total,
         )
 
     def save(self) -> None:
@@ -155,7 +164,8 @@ class Trainer:
         self.progress.blocks += report.blocks
         self.progress.tokens += report.tokens
         self.progress.seconds += seconds
-        journal.record(self.progress.step, _line(moment, report, seconds), _gist(report, seconds))
+        schedule = self.learner.objective.schedule(moment)
+        journal.record(self.progress.step, _line(moment, schedule, report, seconds), _gist(report, seconds))
         self._guard(report, journal)
 
     def _guard(self, report: StepReport, journal: Journal) -> None:
@@ -200,7 +210,9 @@ class Trainer:
             self.prepared.held_out,
             max_new_tokens=self.recipe.evaluate.max_new_tokens,
         )
-        gist = f"tau {acceptance.tau:.3f} (without refinement {acceptance.tau_unrefined:.3f})"
+        gist = f"tau {acceptance.tau:.3f}"
+        if acceptance.tau_unrefined is not None:
+            gist += f" (without refinement {acceptance.tau_unrefined:.3f})"
         journal.record(self.progress.step, {"acceptance": asdict(acceptance)}, gist)
         journal.say(f"Step {self.progress.step}: {gist} on {acceptance.prompts} held-out prompts, greedy")
         return acceptance
@@ -230,6 +242,8 @@ class Trainer:
 
     def _facts(self, acceptance: Acceptance | None) -> dict[str, Any]:
         """What the finished drafter's folder tells of its training."""
+        drafter = self.learner.drafter
+        refined = isinstance(drafter, DSpine)
         return {
             "steps": self.progress.step,
             "skipped_steps": self.progress.skipped,
@@ -238,11 +252,11 @@ class Trainer:
             "labels": self.progress.tokens,
             "minutes": round(self.progress.seconds / 60, 1),
             "warmup_steps": self.warmup,
-            "replacement_layers": replaced_layers(self.learner.drafter.config.num_hidden_layers),
             "draft_vocabulary_coverage": round(self.prepared.coverage, 4),
             "responses_digest": self.prepared.identity["responses"],
             "acceptance": None if acceptance is None else asdict(acceptance),
-            **self.recipe.objective.model_dump(mode="json", exclude={"chunk"}),
+            **({"replacement_layers": replaced_layers(drafter.config.num_hidden_layers)} if refined else {}),
+            **objective_facts(self.recipe.drafter.kind, self.recipe.objective),
             **self.recipe.training.model_dump(mode="json", exclude=FREE | {"steps", "epochs"}),
         }
 
@@ -261,28 +275,23 @@ class Trainer:
 def make_learner(prepared: Prepared) -> Learner:
     """The learner of a prepared run."""
     recipe = prepared.recipe
+    precision = torch.bfloat16 if recipe.training.precision == "bfloat16" else torch.float32
     return Learner(
         prepared.drafter,
-        weights=Weights(
-            ce=recipe.objective.ce_weight,
-            gamma=recipe.objective.gamma,
-            candidate_mass=recipe.objective.candidate_mass_threshold,
-            chunk=recipe.objective.chunk,
-        ),
+        objective_for(prepared.drafter, recipe, precision),
         clip=recipe.training.clip,
         anchors_per_sample=recipe.training.anchors_per_sample,
-        precision=torch.bfloat16 if recipe.training.precision == "bfloat16" else torch.float32,
+        precision=precision,
         seed=recipe.training.seed,
     )
 
 
-def _line(moment: Moment, report: StepReport, seconds: float) -> dict[str, Any]:
+def _line(moment: Moment, schedule: dict[str, float], report: StepReport, seconds: float) -> dict[str, Any]:
     return {
         "loss": report.loss,
         **report.means,
         "learning_rate": moment.learning_rate,
-        "beta": moment.beta,
-        "replacement": moment.replacement,
+        **schedule,
         "gradient_norm": report.gradient_norm,
         "blocks": report.blocks,
         "tokens": report.tokens,
@@ -292,5 +301,6 @@ def _line(moment: Moment, report: StepReport, seconds: float) -> dict[str, Any]:
 
 
 def _gist(report: StepReport, seconds: float) -> str:
-    means: Sequence[tuple[str, str]] = (("ce", "CE"), ("l1", "ℓ1"), ("refined_l1", "refined ℓ1"))
-    return "  ".join(f"{label} {report.means[name]:.3f}" for name, label in means) + f"  {seconds:.2f} s"
+    labels = {"ce": "CE", "base_ce": "base CE", "l1": "ℓ1", "refined_l1": "refined ℓ1"}
+    shown = [f"{label} {report.means[name]:.3f}" for name, label in labels.items() if name in report.means]
+    return "  ".join([*shown, f"{seconds:.2f} s"])

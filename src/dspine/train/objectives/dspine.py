@@ -1,7 +1,7 @@
 """The objective of DSpine: two outputs against the target's law, and every layer against the token's code.
 
-One rule: a micro-batch yields sums and denominators, never means; means are taken over the whole optimiser
-window (and all processes), so a window may be split in any way. Source: DSpine (arXiv 2609.36173), training:
+One rule: λ is made of the cross-entropy of the whole optimiser window, as every mean is. Source: DSpine
+(arXiv 2609.36173), training:
 
     L = Σ_{ordinary, refined} [α · CE + (1-α) · |q - p|_1]  +  λ · Σ_l (1 - cos(f_l(h_l), C_y)),   λ = β · stopgrad(CE)
 
@@ -18,8 +18,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from dspine.drafter.dspine import DSpine
 from dspine.train.blocks import Blocks, place_weights
+from dspine.train.curriculum import draw_replaced, replaced_layers
+from dspine.train.objectives.objective import Moment, Terms, normalise
 from dspine.train.objectives.vocabulary_loss import DraftVocabulary, Teacher, ordinary_terms
+from dspine.train.sequences import SequenceBatch
 
 TERMS = ("ce", "l1", "refined_ce", "refined_l1", "alignment")
 
@@ -55,28 +59,46 @@ class Weights:
     chunk: int = 1024  # supervised rows whose draft-vocabulary logits exist at once
 
 
-@dataclass(frozen=True)
-class Terms:
-    """Weighted sums of the five terms and their denominators, in the order of `TERMS`; both (5,) tensors."""
+class DSpineObjective:
+    """The objective of a drafter. Draws of replaced blocks are keyed by `seed`, step and sample."""
 
-    sums: Tensor
-    denominators: Tensor
+    names = TERMS
 
-    @staticmethod
-    def total(parts: Sequence[Terms]) -> Terms:
-        """The terms of a whole window, without gradient: what an all-reduce over processes would also add up."""
-        sums = torch.stack([part.sums.detach() for part in parts]).sum(0)
-        return Terms(sums, torch.stack([part.denominators for part in parts]).sum(0))
+    def __init__(self, drafter: DSpine, weights: Weights, *, precision: torch.dtype, seed: int) -> None:
+        self.drafter = drafter
+        self.weights = weights
+        self.seed = seed
+        self.vocabulary = DraftVocabulary.of(drafter.head, drafter.draft_ids, precision=precision)
 
-    def means(self) -> Tensor:
-        """(5,) means; a term without valid rows is 0."""
-        return normalise(self.sums, self.denominators)
+    def terms(self, batch: SequenceBatch, blocks: Blocks, moment: Moment) -> Terms:
+        counts = blocks.valid.sum(-1).tolist()
+        replaced = draw_replaced(
+            counts, moment.replacement, seed=self.seed, step=moment.step, samples=batch.sample_ids
+        ).to(blocks.valid.device)
+        states = self.drafter.blocks(
+            batch.features,
+            batch.lengths,
+            blocks.anchors,
+            blocks.tokens,
+            replaced,
+            replaced_layers(self.drafter.config.num_hidden_layers),
+        )
+        return dspine_terms(
+            self.drafter,
+            self.vocabulary,
+            states,
+            blocks,
+            Teacher(batch.hidden, batch.lse),
+            self.drafter.codes,
+            candidates=self.drafter.config.top_k,
+            weights=self.weights,
+        )
 
+    def loss(self, part: Terms, window: Terms, moment: Moment) -> Tensor:
+        return window_loss(part, window, alpha=self.weights.ce, beta=moment.beta)
 
-def normalise(sums: Tensor, denominators: Tensor) -> Tensor:
-    """sums / denominators, 0 (with zero gradient) where the denominator is 0."""
-    empty = denominators <= 0
-    return torch.where(empty, 0.0, sums / denominators.masked_fill(empty, 1.0))
+    def schedule(self, moment: Moment) -> dict[str, float]:
+        return {"beta": moment.beta, "replacement": moment.replacement}
 
 
 def window_loss(part: Terms, window: Terms, *, alpha: float, beta: float) -> Tensor:

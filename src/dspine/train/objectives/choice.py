@@ -1,0 +1,68 @@
+"""Which objective a kind of drafter is trained with, and its weights out of a recipe.
+
+One rule: a weight that the objective does not know is refused, never ignored; one that is not given is its authors'.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from typing import Any
+
+import torch
+
+from dspine.config import ObjectiveRecipe, Recipe
+from dspine.drafter.dflash import DFlash
+from dspine.drafter.domino import Domino
+from dspine.drafter.dspark import DSpark
+from dspine.drafter.dspine import DSpine
+from dspine.drafter.registry import KINDS, Network
+from dspine.errors import ConfigError
+from dspine.train.objectives.dflash import DFlashObjective, DFlashWeights
+from dspine.train.objectives.domino import DominoObjective, DominoWeights
+from dspine.train.objectives.dspark import DSparkObjective, DSparkWeights
+from dspine.train.objectives.dspine import DSpineObjective, Weights
+from dspine.train.objectives.objective import Objective
+
+_WEIGHTS: dict[str, type[DFlashWeights | DominoWeights | DSparkWeights]] = {
+    "dflash": DFlashWeights,
+    "domino": DominoWeights,
+    "dspark": DSparkWeights,
+}
+# A recipe's objective is DSpine's where it has a default.
+_DSPINE = [name for name, field in ObjectiveRecipe.model_fields.items() if field.default is not None]
+
+
+def objective_for(drafter: Network, recipe: Recipe, precision: torch.dtype) -> Objective:
+    """The objective of a drafter.
+
+    Args:
+        precision: of the big matrix products.
+    """
+    goal = recipe.objective
+    match drafter:
+        case DSpine():
+            weights = Weights(goal.ce_weight, goal.gamma, goal.candidate_mass_threshold, goal.chunk)
+            return DSpineObjective(drafter, weights, precision=precision, seed=recipe.training.seed)
+        case DFlash():
+            return DFlashObjective(drafter, DFlashWeights(**goal.given()), precision=precision)
+        case Domino():
+            return DominoObjective(drafter, DominoWeights(**goal.given()), precision=precision)
+        case DSpark():
+            return DSparkObjective(drafter, DSparkWeights(**goal.given()), precision=precision)
+    raise ConfigError(f"there is no objective for a {type(drafter).__name__} drafter", "Train another kind.")
+
+
+def objective_facts(kind: str, goal: ObjectiveRecipe) -> dict[str, Any]:
+    """The weights that a kind is trained with, as numbers to write down; `chunk`, which changes none, left out.
+
+    Raises:
+        ConfigError: the recipe gives a weight that this objective does not know.
+    """
+    weights = _WEIGHTS.get(kind)
+    known = [field.name for field in fields(weights)] if weights else _DSPINE
+    if unknown := sorted(goal.given().keys() - set(known)):
+        raise ConfigError(
+            f"objective: a {KINDS[kind].title} drafter's has no {', '.join(unknown)}", f"It has {', '.join(known)}."
+        )
+    facts = asdict(weights(**goal.given())) if weights else goal.model_dump(mode="json", include=set(known))
+    return {name: value for name, value in facts.items() if name != "chunk"}

@@ -1,0 +1,74 @@
+"""The objective of Domino: the cross-entropy of the corrected scores, anchored in the backbone's own.
+
+One rule: the backbone learns first. Source: Domino (arXiv 2605.29707), with both means weighted by exp(-(t-1)/γ):
+
+    L = (1-λ) · CE(corrected) + λ · CE(base),   λ = λ_start · max(0, 1 - progress/ρ)
+
+The first place has no correction and counts alike in both. ρ = 1 is the published Qwen3-8B recipe's; their library's
+default is 0.5. While λ is 1, the head's gradient is 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dspine.drafter.domino import Domino
+from dspine.train.blocks import Blocks
+from dspine.train.objectives.objective import Moment, Terms, normalise
+from dspine.train.objectives.row_losses import Correction, Rows, row_losses
+from dspine.train.objectives.vocabulary_loss import DraftVocabulary
+from dspine.train.sequences import SequenceBatch
+
+
+@dataclass(frozen=True)
+class DominoWeights:
+    """gamma: of the decay. base_share: λ_start. base_share_end_ratio: ρ. chunk: rows of scores at once."""
+
+    gamma: float = 7.0
+    base_share: float = 1.0
+    base_share_end_ratio: float = 1.0
+    chunk: int = 1024
+
+    def share(self, progress: float) -> float:
+        """λ when that share of the run is behind."""
+        return self.base_share * max(0.0, 1.0 - progress / self.base_share_end_ratio)
+
+
+class DominoObjective:
+    """See the module."""
+
+    names = ("ce", "base_ce")
+
+    def __init__(self, drafter: Domino, weights: DominoWeights, *, precision: torch.dtype) -> None:
+        self.drafter = drafter
+        self.weights = weights
+        self.vocabulary = DraftVocabulary.of(drafter.head, drafter.draft_ids, precision=precision)
+
+    def terms(self, batch: SequenceBatch, blocks: Blocks, moment: Moment) -> Terms:
+        states = self.drafter.blocks(batch.features, batch.lengths, blocks.anchors, blocks.tokens)
+        vectors = self.drafter.correction(states, blocks.predecessors)
+        dtype = torch.promote_types(states.dtype, torch.float32)
+        rows = Rows.of(blocks, self.vocabulary, self.weights.gamma, dtype)
+        correction = Correction(vectors[rows.index], self.drafter.correction_head)
+        found = row_losses(
+            states[rows.index],
+            self.vocabulary,
+            rows.labels,
+            dtype,
+            chunk=self.weights.chunk,
+            correction=correction,
+        )
+        sums = torch.stack([(rows.counted * ce).sum() for ce in (found.ce, found.base_ce)])
+        return Terms(sums, rows.counted.sum().expand(2))
+
+    def loss(self, part: Terms, window: Terms, moment: Moment) -> Tensor:
+        corrected, base = normalise(part.sums, window.denominators)
+        share = self.weights.share(moment.progress)
+        loss: Tensor = (1 - share) * corrected + share * base
+        return loss
+
+    def schedule(self, moment: Moment) -> dict[str, float]:
+        return {"base_share": self.weights.share(moment.progress)}
