@@ -14,13 +14,14 @@ from torch import Tensor, nn
 
 from dspine.drafter.config import BackboneConfig, DSpineConfig
 from dspine.drafter.dflash import DFlash, DFlashConfig
+from dspine.drafter.dflash2 import DFlash2, DFlash2Config
 from dspine.drafter.domino import Domino, DominoConfig
 from dspine.drafter.dspark import DSpark, DSparkConfig
 from dspine.drafter.dspine import DSpine
 from dspine.drafter.eagle3 import Eagle3, Eagle3Config
 from dspine.drafter.transfer import TransferSpace
 
-Network = DSpine | DFlash | Domino | DSpark | Eagle3
+Network = DSpine | DFlash | DFlash2 | Domino | DSpark | Eagle3
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ KINDS: dict[str, Kind] = {
     "dflash": Kind("DFlash", DFlashConfig, DFlash),
     "domino": Kind("Domino", DominoConfig, Domino),
     "dspark": Kind("DSpark", DSparkConfig, DSpark),
+    "dflash2": Kind("DFlash2", DFlash2Config, DFlash2),
     "eagle3": Kind("EAGLE-3", Eagle3Config, Eagle3),
 }
 
