@@ -128,3 +128,9 @@ def test_whole_grains_are_read_and_what_lies_behind_is_masked():
     ]
     cache.open(Span(0, (5, 5), 2, grain=16))
     assert cache.write(0, torch.ones(2, 1, 2, 4), torch.ones(2, 1, 2, 4))[0].shape == (2, 1, 16, 4)
+
+
+def test_groups_of_a_span_are_its_rows_in_order():
+    span = Span(2, (5, 6, 7), 3, grain=16)
+    assert span.groups(2) == [Span(2, (5, 6), 3, grain=16), Span(4, (7,), 3, grain=16)]
+    assert span.groups(3) == [span]

@@ -9,6 +9,7 @@ from tests.support.tiny_target import KINDS, TOKENS, sliding, tiny_model, tiny_t
 from dspine.errors import TargetError
 from dspine.kernels.kv import Span
 from dspine.kernels.packed import PackedLinear, packable
+from dspine.target.cache import TargetCache
 from dspine.target.model import Target
 
 pytestmark = pytest.mark.skipif(not packable(torch.zeros(2, 2)), reason="no oneDNN here")
@@ -93,6 +94,34 @@ def test_a_block_in_bfloat16_equals_its_tokens_one_by_one_bit_for_bit(kind, over
     one_by_one = logits(1)
     for width in (2, 5, 8, 16, 32):
         assert torch.equal(logits(width), one_by_one), width
+
+
+def test_in_bfloat16_a_row_has_the_same_bits_in_any_company():
+    if not packable(torch.zeros(2, 2, dtype=torch.bfloat16)):
+        pytest.skip("this CPU does not multiply bfloat16")
+    # Sums as long as a real model's: short ones come out alike in any case.
+    sizes = {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 2, "initializer_range": 0.05}
+    _, packed = both("qwen3", torch.bfloat16, **sizes)
+    ids = torch.randint(TOKENS, (7, 300), generator=torch.Generator().manual_seed(6))
+    starts = (3, 40, 64, 65, 130, 200, 290)
+
+    def prefilled(rows: list[int]) -> TargetCache:
+        cache = packed.new_cache(len(rows))
+        for place, row in enumerate(rows):
+            packed.forward(ids[row : row + 1, : starts[row]], cache, Span(place, (0,), starts[row]))
+        return cache
+
+    def block(rows: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        new = torch.stack([ids[row, starts[row] : starts[row] + 8] for row in rows])
+        out = packed.forward(new, prefilled(rows), Span(0, tuple(starts[row] for row in rows), 8), (0,))
+        assert out.features is not None
+        return packed.logits(out.hidden), out.features
+
+    logits, features = block(list(range(7)))  # 56 tokens: more than stay alike in one product
+    for row in range(7):
+        alone = block([row])
+        assert torch.equal(logits[row], alone[0][0]), row
+        assert torch.equal(features[row], alone[1][0]), row
 
 
 def test_the_model_itself_still_runs():

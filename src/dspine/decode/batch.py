@@ -76,7 +76,9 @@ class Batch:
             row.drafting = self._within_range(row, len(row.tokens))
             row.repeatable = self._schedule.repeatable or row.request.seeded or not row.drafting
         with stage("prefill"):
-            hidden = self._prefill(first, rows)
+            # Alone, where a token's result depends on how many go through together with it only beyond some number.
+            groups = [[row] for row in rows] if self._target.alike is not None else [rows]
+            hidden = torch.cat([self._prefill(first + i * len(group), group) for i, group in enumerate(groups)])
         nothing = Proposal(torch.empty((len(rows), 0), dtype=torch.int64, device=hidden.device))
         rulings = judge(self._target, rows, self._mixed(rows), hidden, nothing, [0] * len(rows))
         for row, ruling in zip(rows, rulings, strict=True):

@@ -8,7 +8,7 @@ different numbers of candidates without moving a byte, and padding behind a row'
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -39,6 +39,12 @@ class Span:
         """Number of slots that attention reads: those of the longest row after this forward, in whole grains."""
         reach = max(self.starts) + self.width
         return reach + -reach % self.grain
+
+    def groups(self, size: int) -> list[Span]:
+        """The span as several, of at most `size` rows each, in order."""
+        return [
+            replace(self, first=self.first + at, starts=self.starts[at : at + size]) for at in range(0, self.rows, size)
+        ]
 
     def positions(self, device: torch.device | str | None = None) -> Tensor:
         """Absolute position of every new token: (B, T) int64."""

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 DTYPES = (torch.float32, torch.bfloat16)
+# Rows of a bfloat16 product up to which oneDNN gives each row the same bits, however many stand beside it.
+ALIKE = 32
 
 # The overloads by name: resolving them anew at each of two hundred calls a round takes as long as some of the products.
 _linear = torch.ops.mkldnn._linear_pointwise.default

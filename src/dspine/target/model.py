@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from dspine.errors import TargetError
 from dspine.facts import TargetFacts
 from dspine.kernels.kv import EVEN, Span
-from dspine.kernels.packed import PackedLinear
+from dspine.kernels.packed import ALIKE, PackedLinear
 from dspine.target import attention, selfcheck
 from dspine.target.anatomy import FULL, SLIDING, Anatomy, examine
 from dspine.target.cache import TargetCache
@@ -35,6 +35,12 @@ class TargetOutput:
 
     hidden: Tensor
     features: Tensor | None
+
+    @classmethod
+    def stack(cls, parts: Sequence[TargetOutput]) -> TargetOutput:
+        """The outputs of groups of rows as one."""
+        features = [part.features for part in parts if part.features is not None]
+        return cls(torch.cat([part.hidden for part in parts]), torch.cat(features) if features else None)
 
 
 class Target:
@@ -115,6 +121,14 @@ class Target:
         """sha256 of the head's rows as bfloat16 (hex): the same whichever dtype the model was loaded in."""
         return digest_rows(self.head_weight)
 
+    @property
+    def alike(self) -> int | None:
+        """Most tokens of a forward up to which each token's result does not depend on the others, bit for bit.
+
+        None where there is no such number. Then a block and its tokens one by one differ in rounding, as everywhere.
+        """
+        return ALIKE if self.fused is not None and self.dtype == torch.bfloat16 else None
+
     def new_cache(self, rows: int) -> TargetCache:
         """An empty cache for `rows` rows."""
         return TargetCache(self.num_layers, rows, dtype=self.dtype, device=self.device)
@@ -136,6 +150,14 @@ class Target:
             raise ValueError(f"ids {tuple(ids.shape)} for a span of {span.rows} rows and {span.width} tokens")
         if self.fused is not None:
             span = replace(span, grain=EVEN)
+        if self.alike is None or ids.numel() <= self.alike:
+            return self._run(ids, cache, span, taps)
+        groups = span.groups(max(1, self.alike // span.width))
+        parts = torch.split(ids, groups[0].rows)
+        outputs = [self._run(part, cache, group, taps) for part, group in zip(parts, groups, strict=True)]
+        return TargetOutput.stack(outputs)
+
+    def _run(self, ids: Tensor, cache: TargetCache, span: Span, taps: Sequence[int]) -> TargetOutput:
         cache.open(span)
         masks = {kind: self._mask(span, self._windows[kind]) for kind in set(self._parts.kinds)}
         if self.fused is not None:
@@ -162,6 +184,9 @@ class Target:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits (..., V) of final-normed hidden states (..., d), as the model itself would give them."""
+        if self.alike is not None and hidden.shape[:-1].numel() > self.alike:
+            rows = torch.split(hidden.flatten(0, -2), self.alike)
+            return torch.cat([self._parts.head(part) for part in rows]).view(*hidden.shape[:-1], -1)
         logits: Tensor = self._parts.head(hidden)
         return logits if self._parts.known else _after_head(logits, self._parts.config)
 
