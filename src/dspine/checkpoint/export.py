@@ -16,8 +16,8 @@ from dspine.checkpoint.loading import load_drafter
 from dspine.checkpoint.opening import Checkpoint, find_drafter, open_checkpoint
 from dspine.checkpoint.record import CheckpointConfig, read_json
 from dspine.checkpoint.saving import export_specforge
-from dspine.checkpoint.schema import parameter_shapes
 from dspine.checkpoint.specforge import SPECFORGE
+from dspine.drafter.dspine import DSpine
 from dspine.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def check_export(name_or_path: str | Path, folder: str | Path) -> CheckpointConf
     """
     source, folder = find_drafter(name_or_path), Path(folder)
     checkpoint = open_checkpoint(source)
+    _ = checkpoint.config.dspine
     if checkpoint.layout is SPECFORGE:
         raise CheckpointError(f"{source} is in SpecForge's layout already", "Take it as it is: copy the folder.")
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
@@ -57,8 +58,10 @@ def to_specforge(
             be written.
     """
     config = check_export(name_or_path, folder)
+    drafter = load_drafter(name_or_path, target, dtype=torch.float32, packed=False)
+    assert isinstance(drafter, DSpine)  # as the config says
     export_specforge(
-        load_drafter(name_or_path, target, dtype=torch.float32, packed=False),
+        drafter,
         folder,
         target,
         training={**_objective(config.folder), **config.training},
@@ -76,6 +79,5 @@ def _objective(folder: Path) -> dict[str, Any]:
 
 def _stored_dtype(checkpoint: Checkpoint) -> torch.dtype:
     """The number format of the trained weights; float32 for formats that no layout is written in."""
-    names = parameter_shapes(checkpoint.config.drafter)
-    stored = {_DTYPES.get(checkpoint.tensors[name].dtype, torch.float32) for name in names}
+    stored = {_DTYPES.get(checkpoint.tensors[name].dtype, torch.float32) for name in checkpoint.trained}
     return stored.pop() if len(stored) == 1 else torch.float32

@@ -63,7 +63,8 @@ def check_fit(config: CheckpointConfig, target: Target) -> None:
     if config.target is not None and config.target.head_sha256 != target.head_digest:
         raise CheckpointError(
             f"{config.folder}: trained with an LM head of digest {config.target.head_sha256[:16]}, and that of "
-            f"{target.name} is {target.head_digest[:16]}: its transfer codes would be others",
+            f"{target.name} is {target.head_digest[:16]}: "
+            + ("its transfer codes would be others" if config.has_codes else "it is another target"),
             _ROUNDED if target.dtype == torch.float16 else _made_for(config.target, target),
         )
     try:

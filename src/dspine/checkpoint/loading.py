@@ -14,11 +14,14 @@ import torch
 from torch import Tensor
 
 from dspine.checkpoint.fit import check_fit, warnings_of
+from dspine.checkpoint.kinds import build
 from dspine.checkpoint.opening import Checkpoint, find_drafter, open_checkpoint
 from dspine.checkpoint.schema import READY, parameter_shapes, to_module
 from dspine.checkpoint.vocabulary import read_vocabulary
 from dspine.checkpoint.weights import check_dtypes, check_names, read
+from dspine.drafter.config import DSpineConfig
 from dspine.drafter.dspine import DSpine
+from dspine.drafter.registry import Network
 from dspine.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -36,8 +39,8 @@ def load_drafter(
     dtype: torch.dtype | None = None,
     thinking: bool | None = None,
     packed: bool = True,
-) -> DSpine:
-    """Load a DSpine drafter for a target, from any layout that holds one.
+) -> Network:
+    """Load a drafter for a target: a DSpine one from any layout that holds one, others from our own.
 
     Args:
         name_or_path: "smollm2-135m-dspine", "nano", or a folder (./nano for one of that name).
@@ -75,7 +78,7 @@ def _check_tensors(checkpoint: Checkpoint) -> None:
             f"{config.feature_size} together, and fc.weight takes in {width}",
             f"List all {width / config.hidden_size:g} layers it was trained with in dflash_config.target_layer_ids.",
         )
-    check_names(tensors, parameter_shapes(config) | checkpoint.layout.transfer(config), where)
+    check_names(tensors, checkpoint.trained | checkpoint.beside, where)
     check_dtypes(tensors.values(), where)
 
 
@@ -94,8 +97,11 @@ def _read(checkpoint: Checkpoint) -> dict[str, Tensor]:
 
 def _build(
     checkpoint: Checkpoint, loaded: dict[str, Tensor], target: Target, draft_ids: Tensor | None, dtype: torch.dtype
-) -> DSpine:
+) -> Network:
     config, head = checkpoint.config.drafter, target.head_weight.detach()  # borrowed: no parameter of the drafter
+    if not isinstance(config, DSpineConfig):
+        ids = None if draft_ids is None else draft_ids.to(head.device)
+        return build(config, loaded, target.embedding, head, ids, dtype)
     space = checkpoint.layout.space(loaded, head)
     with torch.random.fork_rng():  # the first values are overwritten: they may not move the caller's random state
         drafter = DSpine(

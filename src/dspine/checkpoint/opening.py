@@ -13,11 +13,15 @@ from pathlib import Path
 
 from dspine.checkpoint.detect import DSPINE, layout_of, require
 from dspine.checkpoint.folder import left_over
+from dspine.checkpoint.kinds import kind_in, shapes_of
 from dspine.checkpoint.layout import Contents, Layout
-from dspine.checkpoint.record import CONFIG, CheckpointConfig, parse, read_json
+from dspine.checkpoint.own import OWN
+from dspine.checkpoint.record import CONFIG, CheckpointConfig, parse, parse_kind, read_json
+from dspine.checkpoint.schema import Shapes, parameter_shapes
 from dspine.checkpoint.split import TRANSFER
 from dspine.checkpoint.vocabulary import VOCABULARY
 from dspine.checkpoint.weights import StoredTensor, stored, weight_files
+from dspine.drafter.config import DSpineConfig
 from dspine.errors import CheckpointError
 from dspine.target.builtin import shipped
 
@@ -33,6 +37,20 @@ class Checkpoint:
     config: CheckpointConfig
     tensors: Mapping[str, StoredTensor]
     notes: tuple[str, ...]
+
+    @property
+    def trained(self) -> Shapes:
+        """Shape of every trained tensor that there must be."""
+        sizes, vocabulary = self.config.drafter, self.config.vocabulary
+        if isinstance(sizes, DSpineConfig):
+            return parameter_shapes(sizes)
+        return shapes_of(sizes, None if vocabulary is None else vocabulary.size)
+
+    @property
+    def beside(self) -> Shapes:
+        """Shape of every tensor that there must be beside the trained ones."""
+        sizes = self.config.drafter
+        return self.layout.transfer(sizes) if isinstance(sizes, DSpineConfig) else {}
 
 
 def find_drafter(name_or_path: str | Path) -> Path:
@@ -60,12 +78,14 @@ def find_drafter(name_or_path: str | Path) -> Path:
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:
-    """Read config and tensor headers of a DSpine drafter.
+    """Read config and tensor headers of a DSpine drafter, or of another kind in our own layout.
 
     Raises:
-        CheckpointError: not a DSpine drafter, an incomplete or inconsistent one.
+        CheckpointError: neither of them, an incomplete or inconsistent one.
     """
     contents = Contents(folder, read_json(folder), stored(folder))
+    if (kind := kind_in(contents.raw, folder / CONFIG)) is not None:
+        return Checkpoint(OWN, parse_kind(contents.raw, folder, OWN.name, kind), contents.tensors, contents.notes)
     require(contents, DSPINE)
     layout = layout_of(contents)
     contents = layout.arrange(contents)

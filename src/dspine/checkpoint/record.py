@@ -15,7 +15,9 @@ from typing import Any
 
 from dspine.checkpoint.fields import Fields
 from dspine.checkpoint.keys import FORMAT, FULL, KNOWN, NEUTRAL, SECTIONS
-from dspine.drafter.config import DSpineConfig
+from dspine.checkpoint.kinds import KNOWN as KEYS_OF_KINDS
+from dspine.checkpoint.kinds import sizes_in
+from dspine.drafter.config import BackboneConfig, DSpineConfig
 from dspine.errors import CheckpointError, ConfigError
 
 CONFIG = "config.json"
@@ -45,7 +47,7 @@ class CheckpointConfig:
     """A drafter's config.json, read.
 
     layout: name of the layout that the folder follows.
-    drafter: sizes of the network.
+    drafter: sizes of the network, of the class of its kind.
     target, vocabulary, written_by: of our own section; None in files of other programs.
     training: what the training run wrote down about itself.
     unknown: keys that we do not know, dotted, with their values.
@@ -53,12 +55,31 @@ class CheckpointConfig:
 
     folder: Path
     layout: str
-    drafter: DSpineConfig
+    drafter: BackboneConfig
     target: TargetRecord | None = None
     vocabulary: VocabularyRecord | None = None
     written_by: str | None = None
     training: Mapping[str, Any] = field(default_factory=dict)
     unknown: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def has_codes(self) -> bool:
+        """Whether it speaks in transfer codes, as DSpine drafters do."""
+        return isinstance(self.drafter, DSpineConfig)
+
+    @property
+    def dspine(self) -> DSpineConfig:
+        """The sizes of a DSpine drafter.
+
+        Raises:
+            CheckpointError: it is one of another kind.
+        """
+        if not isinstance(self.drafter, DSpineConfig):
+            kind = type(self.drafter).__name__.removesuffix("Config")
+            raise CheckpointError(
+                f"{self.folder} holds a {kind} drafter, and this is for DSpine drafters", "Name a DSpine drafter."
+            )
+        return self.drafter
 
 
 def read_json(folder: Path) -> dict[str, Any]:
@@ -89,18 +110,34 @@ def parse(raw: Mapping[str, Any], folder: Path, layout: str) -> CheckpointConfig
     fields = Fields(raw, folder / CONFIG)
     _check_neutral(fields)
     _check_attention(fields)
+    return _record(fields, layout, _sizes(fields), _unknown(raw))
+
+
+def parse_kind(raw: Mapping[str, Any], folder: Path, layout: str, kind: str) -> CheckpointConfig:
+    """Read the config of a drafter of another kind, in our own layout.
+
+    Raises:
+        CheckpointError: naming the file and the field.
+    """
+    file = folder / CONFIG
+    unknown = {key: value for key, value in raw.items() if key not in KEYS_OF_KINDS}
+    return _record(Fields(raw, file), layout, sizes_in(raw, file, kind), unknown)
+
+
+def _record(fields: Fields, layout: str, sizes: BackboneConfig, unknown: dict[str, Any]) -> CheckpointConfig:
+    """What is said alike of all drafters."""
     section = fields.section(FORMAT)
     if (version := section.raw.get("version", FORMAT_VERSION)) != FORMAT_VERSION:
         raise section.error("version", f"is {version!r}, this program reads {FORMAT_VERSION}", "Update dspine.")
     return CheckpointConfig(
-        folder=folder,
+        folder=fields.file.parent,
         layout=layout,
-        drafter=_sizes(fields),
+        drafter=sizes,
         target=_target(section) if "target" in section.raw else None,
         vocabulary=_vocabulary(section) if section.raw.get("draft_vocabulary") else None,
         written_by=section.raw.get("written_by"),
         training=section.section("training").raw,
-        unknown=_unknown(raw),
+        unknown=unknown,
     )
 
 

@@ -21,17 +21,19 @@ from dspine import __version__
 from dspine.checkpoint import own, specforge
 from dspine.checkpoint.folder import replacing
 from dspine.checkpoint.keys import FORMAT, FULL, OBJECTIVE
+from dspine.checkpoint.kinds import config_json
 from dspine.checkpoint.layout import Layout
 from dspine.checkpoint.record import CONFIG, FORMAT_VERSION, VocabularyRecord
 from dspine.checkpoint.schema import file_name, parameter_shapes
 from dspine.checkpoint.split import TRANSFER
 from dspine.checkpoint.vocabulary import VOCABULARY, write_vocabulary
 from dspine.checkpoint.weights import INDEX, WEIGHTS, is_finite
+from dspine.drafter.dspine import DSpine
+from dspine.drafter.registry import Network, kind_of
 from dspine.errors import CheckpointError
 from dspine.target.chat import template_digest
 
 if TYPE_CHECKING:
-    from dspine.drafter.dspine import DSpine
     from dspine.target.model import Target
 
 _OURS = frozenset({CONFIG, WEIGHTS, INDEX, TRANSFER, VOCABULARY})
@@ -40,7 +42,7 @@ _DTYPES = (torch.bfloat16, torch.float32)
 
 
 def save_drafter(
-    drafter: DSpine,
+    drafter: Network,
     folder: str | Path,
     *,
     target: Target,
@@ -49,7 +51,7 @@ def save_drafter(
     dtype: torch.dtype = torch.bfloat16,
     extra: Mapping[str, Any] | None = None,
 ) -> None:
-    """Save a drafter in our own layout (in SpecForge's if it came without the basis of its transfer space).
+    """Save a drafter in our own layout (a DSpine one without the basis of its transfer space: in SpecForge's).
 
     Args:
         folder: replaced as a whole if it exists and holds a drafter; other files in it (a model card) stay.
@@ -62,7 +64,9 @@ def save_drafter(
     Raises:
         CheckpointError: NaN in the weights, or the folder cannot be written; then nothing is changed.
     """
-    layout = own.OWN if specforge.basis_is_known(drafter.space) else specforge.SPECFORGE
+    layout = own.OWN
+    if isinstance(drafter, DSpine) and not specforge.basis_is_known(drafter.space):
+        layout = specforge.SPECFORGE
     _save(drafter, Path(folder), layout, target, training, thinking, dtype, extra)
 
 
@@ -81,7 +85,7 @@ def export_specforge(
 
 
 def _save(
-    drafter: DSpine,
+    drafter: Network,
     folder: Path,
     layout: Layout,
     target: Target,
@@ -94,9 +98,13 @@ def _save(
         raise CheckpointError(f"a drafter is saved in bfloat16 or float32, not {dtype}", "Choose one of the two.")
     _check_replaceable(folder)
     tensors = _trained(drafter, dtype)
-    transfer = own.transfer_tensors if layout is own.OWN else specforge.transfer_tensors
-    tensors |= {name: tensor.cpu().contiguous() for name, tensor in transfer(drafter.space).items()}
-    config = _config(drafter, layout, target, training, thinking, dtype)
+    if isinstance(drafter, DSpine):
+        transfer = own.transfer_tensors if layout is own.OWN else specforge.transfer_tensors
+        tensors |= {name: tensor.cpu().contiguous() for name, tensor in transfer(drafter.space).items()}
+        config = _config(drafter, layout, target, training, thinking, dtype)
+    else:
+        config = config_json(drafter) | {FORMAT: _format(layout, target, training, thinking)}
+        config[FORMAT]["kind"] = kind_of(drafter)
     with replacing(folder, _is_ours) as fresh:
         if drafter.draft_ids is not None:
             record = write_vocabulary(drafter.draft_ids, fresh)
@@ -122,9 +130,10 @@ def _check_replaceable(folder: Path) -> None:
         )
 
 
-def _trained(drafter: DSpine, dtype: torch.dtype) -> dict[str, Tensor]:
+def _trained(drafter: Network, dtype: torch.dtype) -> dict[str, Tensor]:
     state = {file_name(name): tensor for name, tensor in drafter.state_dict().items()}
-    trained = {name: state[name].detach() for name in parameter_shapes(drafter.config)}
+    names = parameter_shapes(drafter.config) if isinstance(drafter, DSpine) else state
+    trained = {name: state[name].detach() for name in names}
     poisoned = [name for name, tensor in trained.items() if not is_finite(tensor)]
     if poisoned:
         raise CheckpointError(
@@ -183,19 +192,24 @@ def _config(
             "top_k": c.top_k,
             **_objective(training),
         },
-        FORMAT: {
-            "version": FORMAT_VERSION,
-            "layout": layout.name,
-            "written_by": f"dspine {__version__}",
-            "target": {
-                "name": target.name,
-                "head_sha256": target.head_digest,
-                "template_sha256": template_digest(target, thinking=thinking),
-                "thinking": thinking,
-            },
-            "training": dict(training),
-            "draft_vocabulary": None,
+        FORMAT: _format(layout, target, training, thinking),
+    }
+
+
+def _format(layout: Layout, target: Target, training: Mapping[str, Any], thinking: bool) -> dict[str, Any]:
+    """Our own section of the config."""
+    return {
+        "version": FORMAT_VERSION,
+        "layout": layout.name,
+        "written_by": f"dspine {__version__}",
+        "target": {
+            "name": target.name,
+            "head_sha256": target.head_digest,
+            "template_sha256": template_digest(target, thinking=thinking),
+            "thinking": thinking,
         },
+        "training": dict(training),
+        "draft_vocabulary": None,
     }
 
 

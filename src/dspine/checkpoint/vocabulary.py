@@ -61,7 +61,7 @@ def read_vocabulary(config: CheckpointConfig) -> Tensor | None:
 
 
 def _check_ids(ids: Tensor, config: CheckpointConfig) -> None:
-    rows, fewest = config.drafter.vocab_size, config.drafter.top_k
+    rows, fewest = config.drafter.vocab_size, getattr(config.drafter, "top_k", 1)
     sound = len(ids) >= fewest and bool((ids[1:] > ids[:-1]).all()) and int(ids[0]) >= 0 and int(ids[-1]) < rows
     if not sound:
         raise CheckpointError(

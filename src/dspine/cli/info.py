@@ -70,7 +70,7 @@ def _kind(name: str) -> Kind:
 def _has_drafter_section(folder: Path) -> bool:
     from dspine.checkpoint.record import read_json
 
-    return not {"dspine_config", "dflash_config"}.isdisjoint(read_json(folder))
+    return not {"dspine_config", "dflash_config", "drafter_config"}.isdisjoint(read_json(folder))
 
 
 def _target(name: str) -> dict[str, Any]:
@@ -96,7 +96,6 @@ def _target(name: str) -> dict[str, Any]:
 def _drafter(name: str) -> dict[str, Any]:
     from dspine.checkpoint import drafter_digest, find_drafter
     from dspine.checkpoint.opening import open_checkpoint
-    from dspine.checkpoint.schema import parameter_shapes
 
     checkpoint = open_checkpoint(find_drafter(name))
     config = checkpoint.config
@@ -106,7 +105,7 @@ def _drafter(name: str) -> dict[str, Any]:
         "folder": str(config.folder),
         "layout": config.layout,
         "digest": drafter_digest(name),
-        "parameters": sum(prod(shape) for shape in parameter_shapes(config.drafter).values()),
+        "parameters": sum(prod(shape) for shape in checkpoint.trained.values()),
         "candidates": config.drafter.candidates,
         **asdict(config.drafter),
         "draft_vocabulary": config.vocabulary.size if config.vocabulary else None,

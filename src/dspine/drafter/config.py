@@ -101,6 +101,11 @@ class BackboneConfig:
         """Width of the concatenated taps, m·d."""
         return len(self.target_layer_ids) * self.hidden_size
 
+    @property
+    def candidates(self) -> int:
+        """Candidates of a round, M."""
+        return self.block_size - 1
+
     @classmethod
     def proportions(cls, facts: TargetFacts) -> dict[str, int]:
         """What this kind of drafter proposes for its own sizes, beside the backbone's."""
@@ -163,11 +168,6 @@ class DSpineConfig(BackboneConfig):
                 f"drafter config: transfer_rank {self.transfer_rank} exceeds the hidden size {self.hidden_size}",
                 "The transfer space is a subspace of the target's output embeddings: choose a smaller rank.",
             )
-
-    @property
-    def candidates(self) -> int:
-        """Candidates of a round, M."""
-        return self.block_size - 1
 
     @classmethod
     def proportions(cls, facts: TargetFacts) -> dict[str, int]:

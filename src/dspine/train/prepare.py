@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dspine.checkpoint import check_mask_token, drafter_digest, load_drafter
 from dspine.config import Recipe
-from dspine.drafter import KINDS, Network
+from dspine.drafter import KINDS, Network, kind_of
 from dspine.errors import ConfigError, DataError
 from dspine.target import Target, load_target
 from dspine.target.chat import render
@@ -120,6 +120,11 @@ def build_drafter(recipe: Recipe, target: Target, rows: Sequence[ResponseRow]) -
 def _start_from(name: str, drafter: Network, target: Target) -> None:
     """Take over the weights of another drafter; the draft vocabulary is no part of them."""
     given = load_drafter(name, target, dtype=torch.float32, packed=False)
+    if type(given) is not type(drafter):
+        raise ConfigError(
+            f"drafter.start_from {name} is a {KINDS[kind_of(given)].title} drafter",
+            "Name one of this recipe's kind, or leave start_from out.",
+        )
     ours, theirs = asdict(drafter.config), asdict(given.config)
     if differing := [key for key in ours if ours[key] != theirs[key]]:
         raise ConfigError(
