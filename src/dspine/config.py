@@ -113,6 +113,11 @@ class DrafterRecipe(Section):
     confidence: bool | None = None  # dspark
     confidence_with_markov: bool | None = None  # dspark
     tabulated: int | None = Field(default=None, ge=0)  # dspark
+    conv_taps: int | None = Field(default=None, gt=0)  # dflash2
+    conv_group_size: int | None = Field(default=None, gt=0)  # dflash2
+    selector_rank: int | None = Field(default=None, gt=0)  # dflash2
+    qk_norm: bool | None = None  # eagle3
+    own_head: bool | None = None  # eagle3
     draft_vocabulary: int | None = Field(default=None, gt=0)  # ids a draft may hold; not given: all of them
     start_from: str | None = None  # a drafter of the same sizes whose weights training begins with
 
@@ -140,6 +145,8 @@ class ObjectiveRecipe(Section):
     base_share_end_ratio: float | None = Field(default=None, gt=0)  # domino: share of the run at which λ is 0
     l1_weight: float | None = Field(default=None, ge=0)  # dspark
     confidence_weight: float | None = Field(default=None, ge=0)  # dspark
+    selector_weight: float | None = Field(default=None, ge=0)  # dflash2
+    step_decay: float | None = Field(default=None, gt=0, le=1)  # eagle3: weight of a draft step over the one before
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

@@ -12,21 +12,27 @@ import torch
 
 from dspine.config import ObjectiveRecipe, Recipe
 from dspine.drafter.dflash import DFlash
+from dspine.drafter.dflash2 import DFlash2
 from dspine.drafter.domino import Domino
 from dspine.drafter.dspark import DSpark
 from dspine.drafter.dspine import DSpine
+from dspine.drafter.eagle3 import Eagle3
 from dspine.drafter.registry import KINDS, Network
 from dspine.errors import ConfigError
 from dspine.train.objectives.dflash import DFlashObjective, DFlashWeights
+from dspine.train.objectives.dflash2 import DFlash2Objective, DFlash2Weights
 from dspine.train.objectives.domino import DominoObjective, DominoWeights
 from dspine.train.objectives.dspark import DSparkObjective, DSparkWeights
 from dspine.train.objectives.dspine import DSpineObjective, Weights
+from dspine.train.objectives.eagle3 import Eagle3Objective, Eagle3Weights
 from dspine.train.objectives.objective import Objective
 
-_WEIGHTS: dict[str, type[DFlashWeights | DominoWeights | DSparkWeights]] = {
+_WEIGHTS: dict[str, type[DFlashWeights | DFlash2Weights | DominoWeights | DSparkWeights | Eagle3Weights]] = {
     "dflash": DFlashWeights,
+    "dflash2": DFlash2Weights,
     "domino": DominoWeights,
     "dspark": DSparkWeights,
+    "eagle3": Eagle3Weights,
 }
 # A recipe's objective is DSpine's where it has a default.
 _DSPINE = [name for name, field in ObjectiveRecipe.model_fields.items() if field.default is not None]
@@ -45,11 +51,14 @@ def objective_for(drafter: Network, recipe: Recipe, precision: torch.dtype) -> O
             return DSpineObjective(drafter, weights, precision=precision, seed=recipe.training.seed)
         case DFlash():
             return DFlashObjective(drafter, DFlashWeights(**goal.given()), precision=precision)
+        case DFlash2():
+            return DFlash2Objective(drafter, DFlash2Weights(**goal.given()), precision=precision)
         case Domino():
             return DominoObjective(drafter, DominoWeights(**goal.given()), precision=precision)
         case DSpark():
             return DSparkObjective(drafter, DSparkWeights(**goal.given()), precision=precision)
-    raise ConfigError(f"there is no objective for a {type(drafter).__name__} drafter", "Train another kind.")
+        case Eagle3():
+            return Eagle3Objective(drafter, Eagle3Weights(**goal.given()), precision=precision)
 
 
 def objective_facts(kind: str, goal: ObjectiveRecipe) -> dict[str, Any]:

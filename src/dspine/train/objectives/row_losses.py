@@ -58,11 +58,16 @@ class Correction:
 
 @dataclass(frozen=True)
 class RowLosses:
-    """Of each row, (R,): cross-entropy and ℓ1 of the corrected scores, cross-entropy of the frozen head's alone."""
+    """Of each row, (R,): cross-entropy and ℓ1 of the corrected scores, cross-entropy of the frozen head's alone.
+
+    candidates: (R, K) token ids of the best corrected scores; candidate_scores: (R, K).
+    """
 
     ce: Tensor
     base_ce: Tensor
     l1: Tensor
+    candidate_scores: Tensor
+    candidates: Tensor
 
 
 def row_losses(
@@ -74,6 +79,7 @@ def row_losses(
     chunk: int,
     correction: Correction | None = None,
     teacher: Teacher | None = None,
+    candidates: int = 0,
 ) -> RowLosses:
     """Losses of R rows.
 
@@ -82,9 +88,10 @@ def row_losses(
         dtype: of scores and losses, float32 at least.
         correction: None: the frozen head's scores are all.
         teacher: the target's states at the position before each label; None: ℓ1 is left at 0.
+        candidates: K.
     """
 
-    def of(part: slice) -> Tensor:
+    def of(part: slice) -> tuple[Tensor, ...]:
         row = vocabulary.index(labels[part])[:, None]
         scores = base = vocabulary.logits(hidden[part], dtype)  # (c, V_d)
         if correction is not None:
@@ -98,16 +105,18 @@ def row_losses(
             l1 = (log_q.exp() - p).abs().sum(-1)
             if vocabulary.ids is not None:
                 l1 = l1 + (1 - p.sum(-1)).clamp(min=0)
-        return torch.stack((ce, base_ce, l1))  # (3, c)
+        best, index = scores.topk(candidates, dim=-1)
+        return ce, base_ce, l1, best, vocabulary.tokens(index)
 
     with torch.autocast(hidden.device.type, enabled=False):  # which product is in which type is said in there
-        return RowLosses(*_by_chunks(of, len(hidden), chunk))
+        return RowLosses(*by_chunks(of, len(hidden), chunk))
 
 
-def _by_chunks(of: Callable[[slice], Tensor], rows: int, chunk: int) -> Tensor:
-    """of(part) (k, c) for the rows of each part, side by side: (k, R)."""
+def by_chunks(of: Callable[[slice], tuple[Tensor, ...]], rows: int, chunk: int) -> tuple[Tensor, ...]:
+    """What of(part) says of the rows of each part, (c, ...) each, one behind the other: (R, ...) each."""
     parts = [slice(first, min(first + chunk, rows)) for first in range(0, max(rows, 1), chunk)]
-    if not torch.is_grad_enabled():
-        return torch.cat([of(part) for part in parts], dim=1)
-    pieces: list[Tensor] = [checkpoint(of, part, use_reentrant=False, preserve_rng_state=False) for part in parts]
-    return torch.cat(pieces, dim=1)
+    if torch.is_grad_enabled():
+        pieces = [checkpoint(of, part, use_reentrant=False, preserve_rng_state=False) for part in parts]
+    else:
+        pieces = [of(part) for part in parts]
+    return tuple(torch.cat(side) for side in zip(*pieces, strict=True))

@@ -1,0 +1,71 @@
+"""The objective of DFlash2: the cross-entropy of the backbone's scores, and of the selector's over its candidates.
+
+One rule: a label that is not among a place's candidates says nothing to the selector, as it could not choose it either.
+Source: DFlash2 (z-lab), whose trainer is unreleased; in NeMo's form (speculators learns from the verifier's argmax and
+puts a missing label among the candidates). With both means weighted by exp(-(t-1)/γ), each over its own rows:
+
+    L = CE(U_t, y_t) + α · CE(S_t(y_{t-1}, ·), y_t),   y_t in V_t;   γ = 7 for blocks of 16, 4 for 8, and α = 1
+
+The predecessor is the correct token. The selector's term reaches the backbone through U_t and H_t.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dspine.drafter.dflash2 import DFlash2
+from dspine.train.blocks import Blocks
+from dspine.train.objectives.objective import Moment, Terms, normalise
+from dspine.train.objectives.row_losses import Rows, row_losses
+from dspine.train.objectives.vocabulary_loss import DraftVocabulary
+from dspine.train.sequences import SequenceBatch
+
+
+@dataclass(frozen=True)
+class DFlash2Weights:
+    """gamma: of the decay. selector_weight: α. chunk: rows of scores at once."""
+
+    gamma: float = 7.0
+    selector_weight: float = 1.0
+    chunk: int = 1024
+
+
+class DFlash2Objective:
+    """See the module. "recall" is the weighted share of labels among the candidates: what the selector can reach."""
+
+    names = ("ce", "selector_ce", "recall")
+
+    def __init__(self, drafter: DFlash2, weights: DFlash2Weights, *, precision: torch.dtype) -> None:
+        self.drafter = drafter
+        self.weights = weights
+        self.vocabulary = DraftVocabulary.of(drafter.head, drafter.draft_ids, precision=precision)
+
+    def terms(self, batch: SequenceBatch, blocks: Blocks, moment: Moment) -> Terms:
+        states = self.drafter.blocks(batch.features, batch.lengths, blocks.anchors, blocks.tokens)
+        dtype = torch.promote_types(states.dtype, torch.float32)
+        rows = Rows.of(blocks, self.vocabulary, self.weights.gamma, dtype)
+        hidden = states[rows.index]
+        count = min(self.drafter.config.top_k, len(self.vocabulary.head))
+        found = row_losses(hidden, self.vocabulary, rows.labels, dtype, chunk=self.weights.chunk, candidates=count)
+        with torch.autocast(hidden.device.type, enabled=False):  # K scores a row: small, so exact
+            before = blocks.predecessors[rows.index][:, None]
+            added = self.drafter.candidate_selector(hidden.to(dtype), before, found.candidates)[:, 0]
+            log_q = (found.candidate_scores + added).log_softmax(-1)  # (R, K)
+        hit = found.candidates == rows.labels[:, None]
+        reached = (rows.weights * hit.any(-1)).sum()
+        selector_ce = -(rows.weights * torch.where(hit, log_q, 0.0).sum(-1)).sum()
+        return Terms(
+            torch.stack([(rows.counted * found.ce).sum(), selector_ce, reached]),
+            torch.stack([rows.counted.sum(), reached, rows.weights.sum()]),
+        )
+
+    def loss(self, part: Terms, window: Terms, moment: Moment) -> Tensor:
+        ce, selector_ce, _ = normalise(part.sums, window.denominators)
+        loss: Tensor = ce + self.weights.selector_weight * selector_ce
+        return loss
+
+    def schedule(self, moment: Moment) -> dict[str, float]:
+        return {}

@@ -1,0 +1,100 @@
+"""The objective of EAGLE-3: in the training-time test every step learns the target's law at its own place.
+
+One rule: all steps that draft the same token learn from the same law p, the target's over the draft vocabulary,
+renormalised. Source: EAGLE-3 (arXiv 2503.01840); weights and decay as in SpecForge and DeepSpec:
+
+    L = Σ_σ 0.8^σ · Σ_rows mask · (-Σ_v p_v log q_v) / number of positions
+
+Row i at step σ (from 0) drafts x_{i+2+σ} and learns from the target's law at i+1+σ. Their mask, kept here: the loss
+mask at i+σ, and the target's likeliest token inside the draft vocabulary. Beside it the drafted token must be trained
+on itself, since no law is kept elsewhere (theirs has padding there). The denominator counts all positions of the
+sequences, trained on or not, as theirs does; padding is left out, so that it does not depend on how they are batched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dspine.drafter.eagle3 import Eagle3
+from dspine.train.blocks import Blocks
+from dspine.train.objectives.objective import Moment, Terms, normalise
+from dspine.train.objectives.row_losses import by_chunks
+from dspine.train.objectives.vocabulary_loss import DraftVocabulary
+from dspine.train.sequences import SequenceBatch, teachers
+
+
+@dataclass(frozen=True)
+class Eagle3Weights:
+    """step_decay: weight of a step over the one before. chunk: rows of scores at once."""
+
+    step_decay: float = 0.8
+    chunk: int = 1024
+
+
+class Eagle3Objective:
+    """See the module. It learns from every position, so the anchors that the learner draws say nothing to it.
+
+    The terms: mean cross-entropy of each step over its rows that count, and their mean number a position, by which the
+    loss is made.
+    """
+
+    def __init__(self, drafter: Eagle3, weights: Eagle3Weights, *, precision: torch.dtype) -> None:
+        self.drafter = drafter
+        self.weights = weights
+        self.steps = drafter.candidates
+        self.vocabulary = DraftVocabulary.of(drafter.head, drafter.draft_ids, precision=precision)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*(f"ce_{step}" for step in range(1, self.steps + 1)), "rows")
+
+    def terms(self, batch: SequenceBatch, blocks: Blocks, moment: Moment) -> Terms:
+        states = self.drafter.unroll(batch.features, batch.ids)  # (σ, N, S, d)
+        dtype = torch.promote_types(states.dtype, torch.float32)
+        taught = teachers(batch.loss_mask) & F.pad(batch.loss_mask[:, :-1], (1, 0))  # (N, S): by position i+1+σ
+        row, place = taught.nonzero(as_tuple=True)  # R laws
+        drafting = place[:, None] - 1 - torch.arange(self.steps, device=place.device)  # (R, σ): i, the row that drafts
+        hidden = states[torch.arange(self.steps, device=place.device), row[:, None], drafting.clamp(min=0)]
+
+        def of(part: slice) -> tuple[Tensor, ...]:
+            teacher = batch.hidden[row[part], place[part]]
+            inside = self._inside(teacher, dtype)
+            p = self.vocabulary.exact_logits(teacher, dtype).softmax(-1)  # (c, V_d)
+            log_q = self._scores(hidden[part], dtype).log_softmax(-1)  # (c, σ, V_d)
+            return -torch.einsum("rv,rsv->rs", p, log_q), inside
+
+        with torch.autocast(states.device.type, enabled=False):  # which product is in which type is said in there
+            ce, inside = by_chunks(of, len(row), max(1, self.weights.chunk // self.steps))
+        counted = ((drafting >= 0) & inside[:, None]).to(dtype)
+        rows = counted.sum(0)
+        positions = batch.lengths.sum().to(dtype)
+        return Terms(
+            torch.cat(((counted * ce).sum(0), rows.sum()[None])),
+            torch.cat((rows, positions[None])),
+        )
+
+    def loss(self, part: Terms, window: Terms, moment: Moment) -> Tensor:
+        decay = self.weights.step_decay ** torch.arange(self.steps, dtype=part.sums.dtype, device=part.sums.device)
+        loss: Tensor = normalise((decay * part.sums[:-1]).sum(), window.denominators[-1])
+        return loss
+
+    def schedule(self, moment: Moment) -> dict[str, float]:
+        return {}
+
+    def _scores(self, hidden: Tensor, dtype: torch.dtype) -> Tensor:
+        """(..., d) → (..., V_d), by the drafter's own head where it has one."""
+        if self.drafter.lm_head is None:
+            return self.vocabulary.logits(hidden.flatten(0, -2), dtype).view(*hidden.shape[:-1], -1)
+        kind = dtype if self.vocabulary.fast is None else self.vocabulary.fast.dtype
+        return (hidden.to(kind) @ self.drafter.lm_head.weight.to(kind).T).to(dtype)
+
+    @torch.no_grad()
+    def _inside(self, teacher: Tensor, dtype: torch.dtype) -> Tensor:
+        """Whether the target's likeliest token can be proposed: (c, d) → bool (c,)."""
+        if self.vocabulary.ids is None:
+            return torch.ones(len(teacher), dtype=torch.bool, device=teacher.device)
+        return self.vocabulary.contains((teacher.to(dtype) @ self.drafter.head.to(dtype).T).argmax(-1))
