@@ -302,5 +302,6 @@ def _line(moment: Moment, schedule: dict[str, float], report: StepReport, second
 
 def _gist(report: StepReport, seconds: float) -> str:
     labels = {"ce": "CE", "base_ce": "base CE", "l1": "ℓ1", "refined_l1": "refined ℓ1"}
+    labels |= {"selector_ce": "selector CE", "recall": "recall", "ce_1": "CE of step 1"}
     shown = [f"{label} {report.means[name]:.3f}" for name, label in labels.items() if name in report.means]
     return "  ".join([*shown, f"{seconds:.2f} s"])
