@@ -54,7 +54,7 @@ def test_nothing_is_left_of_a_copy_that_failed(source, tmp_path, monkeypatch):
     def fail(*_):
         raise OSError("no space left")
 
-    monkeypatch.setattr("cpu_gguf.dequantize", fail)
+    monkeypatch.setattr("cpu_gguf.os.replace", fail)
     with pytest.raises(OSError, match="no space left"):
         float32_gguf(source, tmp_path / "new" / "copy.gguf")
     assert list((tmp_path / "new").iterdir()) == []

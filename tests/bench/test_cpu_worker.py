@@ -72,10 +72,10 @@ def test_contestants_with_one_engine_share_a_process_until_it_is_not_kept(pool, 
     assert pool.facts["torch"]
 
 
-def test_an_engine_that_ends_is_told(setup, capfd):
-    with pytest.raises(SystemExit, match="dspine"):
-        Worker({"kind": "dspine", "weights": "float32", **setup.places, "target": "no/such/target/at all"}, 1)
-    assert "no/such/target" in capfd.readouterr().err
+def test_an_engine_that_ends_is_told(capfd):
+    with pytest.raises(SystemExit, match="abacus"):
+        Worker({"kind": "abacus", "weights": "beads"}, 1)
+    assert "KeyError: 'abacus'" in capfd.readouterr().err
 
 
 def test_llama_cpp_is_refused_where_it_cannot_run(monkeypatch):
