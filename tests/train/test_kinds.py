@@ -17,6 +17,7 @@ from dspine.train.trainer import train
 NOT_DSPINE = ["drafter.transfer_rank=null", "drafter.message_size=null", "drafter.top_k=null"]
 KINDS = {
     "dflash": ["drafter.kind=dflash", "objective.dpace=0.5", "drafter.is_causal=true"],
+    "dflash2": ["drafter.kind=dflash2", "drafter.top_k=4", "objective.selector_weight=0.5"],
     "domino": ["drafter.kind=domino", "drafter.logits_start=1", "objective.base_share_end_ratio=0.5"],
     "dspark": ["drafter.kind=dspark", "drafter.markov_head=rnn", "drafter.block_size=3"],
 }
@@ -41,12 +42,29 @@ def test_a_run_leaves_a_drafter_that_loads(recipe: Path, tmp_path: Path, kind: s
         assert torch.equal(value.float(), trained[name].bfloat16().float()), name
 
 
+def test_a_run_of_eagle3_leaves_a_drafter_that_loads(recipe: Path, tmp_path: Path) -> None:  # noqa: F811
+    """It has one layer, which is no backbone, and learns from every position."""
+    sizes = ["drafter.kind=eagle3", "drafter.num_hidden_layers=null", "drafter.qk_norm=true"]
+    summary = train(recipe, [*NOT_DSPINE, *sizes, "objective.step_decay=0.9", "training.steps=12"])
+    assert summary.finished
+    lines = steps_of(tmp_path)
+    assert lines[-1]["ce_1"] < lines[0]["ce_1"]
+    drafter = load_drafter(str(summary.drafter), tiny_target(), packed=False)
+    assert kind_of(drafter) == "eagle3"
+    assert len(drafter.draft_ids) == len(drafter.lm_head.weight) == 200
+    trained = weights(tmp_path)["model"]
+    for name, value in drafter.state_dict().items():
+        assert torch.equal(value.float(), trained[name].bfloat16().float()), name
+
+
 def test_every_kind_starts_from_the_same_backbone_and_sees_the_same_data(recipe: Path, tmp_path: Path) -> None:  # noqa: F811
     dspine = prepared(recipe, f"output={tmp_path / 'dspine'}")
     ours = dspine.drafter.backbone.state_dict()
     for kind, overrides in KINDS.items():
         other = prepared(recipe, *NOT_DSPINE, *overrides, f"output={tmp_path / kind}")
-        assert all(torch.equal(value, ours[name]) for name, value in other.drafter.backbone.state_dict().items())
+        theirs = other.drafter.backbone.state_dict()
+        assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+        assert all("_conv." in name for name in theirs.keys() - ours.keys())
         assert other.samples == dspine.samples
         same = {name for name in dspine.identity if dspine.identity[name] == other.identity[name]}
         assert same == {"target", "responses", "training"}

@@ -14,6 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import skip_init
 
 from dspine.drafter.backbone import MLP, Attend, Attention, RMSNorm, Rotary, Sizes
 
@@ -34,7 +35,9 @@ class DynamicConvolution(nn.Module):
         base = torch.zeros(SIDES, taps, width)
         base[:, 0] = 1.0
         self.base_kernel = nn.Parameter(base)
-        self.kernel_projection = nn.Linear(width, SIDES * taps * (width // group), bias=False)
+        # Without a draw: the layers around it start as they would without it.
+        size = SIDES * taps * (width // group)
+        self.kernel_projection = skip_init(nn.Linear, width, size, bias=False)  # type: ignore[no-untyped-call]
         nn.init.zeros_(self.kernel_projection.weight)
 
     def kernels(self, normed: Tensor) -> Tensor:
