@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from tests.support.markov import TOKENS, MarkovToy
@@ -36,14 +36,8 @@ class NetworkToy(MarkovToy):
     @torch.no_grad()
     def propose(self, anchors: Tensor, noise: Tensor) -> Proposal:
         every = [self._part(*part) for part in zip(anchors.split(ROWS), noise.split(ROWS), strict=True)]
-        whole = every[0]
-        if whole.support is None or whole.probs is None:
-            return replace(whole, tokens=torch.cat([part.tokens for part in every]))
-        return Proposal(
-            torch.cat([part.tokens for part in every]),
-            torch.cat([part.support for part in every]),
-            torch.cat([part.probs for part in every]),
-        )
+        columns = zip(*((part.tokens, part.support, part.probs) for part in every), strict=True)
+        return Proposal(*(None if column[0] is None else torch.cat(column) for column in columns))
 
     def _part(self, anchors: Tensor, noise: Tensor) -> Proposal:
         drafter, rows = self.drafter, len(anchors)

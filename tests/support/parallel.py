@@ -42,7 +42,7 @@ def small(
     config = KINDS[kind].config(**{**SIZES, **OWN[kind], **sizes})
     torch.manual_seed(seed)
     embedding = nn.Embedding(VOCAB, WIDTH).to(dtype)
-    drafter = KINDS[kind].build(config, embedding, torch.randn(VOCAB, WIDTH), draft_ids)
+    drafter = KINDS[kind].build(config, embedding, torch.randn(config.vocab_size, WIDTH), draft_ids)
     return alive(drafter).to(dtype)
 
 

@@ -1,0 +1,81 @@
+"""Drafters of every kind in the engine: what comes out is the target's, whatever they propose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tests.support.markov import TOKENS, fit, marginals
+from tests.support.network_toy import NetworkToy
+from tests.support.parallel import over, small
+from tests.support.tiny_target import tiny_target
+
+from dspine.decode.engine import Engine
+from dspine.decode.sampling import SamplingParams
+from dspine.target.model import Target
+
+RESTRICTED = torch.arange(0, 320, 2)
+DRAFTERS = {
+    "dflash": ("dflash", {}),
+    "dflash, causal and sliding": (
+        "dflash",
+        {"is_causal": None, "sliding_window": 5, "sliding_layers": (1,), "draft_ids": RESTRICTED},
+    ),
+    "domino": ("domino", {"draft_ids": RESTRICTED}),
+    "domino, rows predict themselves": ("domino", {"logits_start": 1}),
+    "dspark, vanilla": ("dspark", {}),
+    "dspark, gated": ("dspark", {"markov_head": "gated", "draft_ids": RESTRICTED}),
+    "dspark, rnn": ("dspark", {"markov_head": "rnn"}),
+    "dspark, tabulated": ("dspark", {"tabulated": 6, "draft_ids": RESTRICTED}),
+    "dflash2": ("dflash2", {}),
+    "dflash2, restricted": ("dflash2", {"draft_ids": RESTRICTED}),
+    "eagle3": ("eagle3", {}),
+    "eagle3, restricted": ("eagle3", {"draft_ids": RESTRICTED}),
+}
+# Laws over all of the chain's tokens, over a list of them, and over the few of a table.
+CHAIN = torch.arange(TOKENS)
+DRAWN = {
+    "dflash, all tokens": ("dflash", {"vocab_size": TOKENS}),
+    "domino": ("domino", {"draft_ids": CHAIN, "block_size": 3}),
+    "dspark, rnn, all tokens": ("dspark", {"markov_head": "rnn", "vocab_size": TOKENS, "block_size": 3}),
+    "dspark, tabulated": ("dspark", {"tabulated": 5, "draft_ids": CHAIN, "block_size": 3}),
+    "dflash2": ("dflash2", {"draft_ids": CHAIN}),
+    "eagle3": ("eagle3", {"draft_ids": CHAIN}),
+}
+PROMPTS = [tuple(b"a prompt"), tuple(b"another, somewhat longer prompt"), tuple(b"3")]
+LAWS = {
+    "plain": SamplingParams(temperature=1),
+    "truncated": SamplingParams(temperature=1.3, top_k=6, top_p=0.8, min_p=0.05),
+}
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return tiny_target(dtype=torch.float64, num_hidden_layers=4)
+
+
+@pytest.mark.parametrize(("kind", "sizes"), DRAFTERS.values(), ids=DRAFTERS.keys())
+def test_nothing_changes_but_the_number_of_rounds(target: Target, kind: str, sizes: dict[str, Any]) -> None:
+    drafter = over(target, kind, **{"target_layer_ids": (0, 1, 2), "block_size": 4, **sizes})
+    plain = Engine(target).generate(PROMPTS, SamplingParams(max_new_tokens=16))
+    drafted = Engine(target, drafter, max_batch=2).generate(PROMPTS, SamplingParams(max_new_tokens=16))
+    assert [c.token_ids for c in drafted] == [c.token_ids for c in plain]
+    sampled = SamplingParams(temperature=8.0, seed=4, max_new_tokens=16, ignore_eos=True)
+    together = Engine(target, drafter).generate(PROMPTS, sampled)
+    alone = [Engine(target, drafter, prefill_chunk=3).generate([p], sampled)[0] for p in PROMPTS]
+    assert [(c.token_ids, c.rounds) for c in together] == [(c.token_ids, c.rounds) for c in alone]
+
+
+@pytest.mark.parametrize("params", LAWS.values(), ids=LAWS.keys())
+@pytest.mark.parametrize(("kind", "sizes"), DRAWN.values(), ids=DRAWN.keys())
+def test_sampled_output_has_the_targets_law(kind: str, sizes: dict[str, Any], params: SamplingParams) -> None:
+    drafter = small(kind, **{"dtype": torch.float32, "block_size": 4, **sizes})
+    toy = NetworkToy.of(drafter, params)
+    output = toy.generate(12_000, 3, drafter.candidates)
+    first = torch.zeros(len(output), dtype=torch.int64)
+    for place, law in enumerate(marginals(toy.p, 3)):
+        assert fit(first, output[:, place], law.expand(TOKENS, TOKENS)).chance > 1e-4
+    assert fit(output[:, 1], output[:, 2], toy.p).chance > 1e-4
+    accepted = toy.log[0][1].accepted.double().mean()
+    assert 0.1 < accepted < 2.5, "the chain's law and the drafter's overlap, and differ"
