@@ -1,4 +1,4 @@
-"""EAGLE-3 in the engine: its chains are those of a sequence drafted from nothing, and its output is the target's."""
+"""EAGLE-3 in the engine: its chains in ragged rounds are those of a sequence drafted from nothing."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from tests.support.markov import fit, marginals
-from tests.support.network_toy import NetworkToy
 from tests.support.oracle import OracleCache, OracleDrafter, features_of, oracle
-from tests.support.parallel import over, small
+from tests.support.parallel import over
 from tests.support.tiny_target import tiny_target
 from torch import Tensor
 
@@ -102,33 +100,3 @@ def test_the_engines_chains_are_those_of_the_sequence(target: Target, chunk: int
             position += record.kept
     assert compared > 15
     assert len(distinct) > compared // 2
-
-
-@pytest.mark.parametrize("draft_ids", [None, range(0, 320, 2)], ids=["full", "restricted"])
-def test_it_changes_nothing_but_the_number_of_rounds(target: Target, draft_ids: Sequence[int] | None) -> None:
-    ids = None if draft_ids is None else torch.tensor(list(draft_ids))
-    eagle = over(target, "eagle3", target_layer_ids=TAPS, block_size=4, draft_ids=ids)
-    plain = Engine(target).generate(PROMPTS, SamplingParams(max_new_tokens=16))
-    drafted = Engine(target, eagle, max_batch=2).generate(PROMPTS, SamplingParams(max_new_tokens=16))
-    assert [c.token_ids for c in drafted] == [c.token_ids for c in plain]
-    sampled = SamplingParams(temperature=8.0, seed=4, max_new_tokens=16, ignore_eos=True)
-    together = Engine(target, eagle).generate(PROMPTS, sampled)
-    alone = [Engine(target, eagle, prefill_chunk=3).generate([p], sampled)[0] for p in PROMPTS]
-    assert [(c.token_ids, c.rounds) for c in together] == [(c.token_ids, c.rounds) for c in alone]
-
-
-@pytest.mark.parametrize(
-    "params",
-    [SamplingParams(temperature=1), SamplingParams(temperature=1.3, top_k=6, top_p=0.8, min_p=0.05)],
-    ids=["plain", "truncated"],
-)
-def test_sampled_output_has_the_targets_law(params: SamplingParams) -> None:
-    drafter = small("eagle3", dtype=torch.float32, draft_ids=torch.arange(12), block_size=4)
-    toy = NetworkToy.of(drafter, params)
-    output = toy.generate(12_000, 3, drafter.candidates)
-    first = torch.zeros(len(output), dtype=torch.int64)
-    for place, law in enumerate(marginals(toy.p, 3)):
-        assert fit(first, output[:, place], law.expand(12, 12)).chance > 1e-4
-    assert fit(output[:, 1], output[:, 2], toy.p).chance > 1e-4
-    accepted = toy.log[0][1].accepted.double().mean()
-    assert 0.3 < accepted < 2.5, "the chain's law and the drafter's overlap, and differ"
