@@ -128,3 +128,16 @@ def test_parameter_names_are_those_of_the_public_layout() -> None:
 def test_sizes_that_do_not_fit_are_refused(sizes, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         DFlash2Config(**{**SIZES, **OWN["dflash2"], **sizes})
+
+
+def test_packed_weights_propose_the_same() -> None:
+    plain, packed = (small("dflash2", dtype=torch.float32, draft_ids=IDS) for _ in "ab")
+    packed.pack()
+    torch.manual_seed(5)
+    features = torch.randn(3, 9, plain.config.feature_size)
+    uniforms = torch.rand(3, plain.candidates, generator=torch.Generator().manual_seed(1))
+    one, other = (
+        drafter.propose(observed(drafter, features), 0, ANCHORS, LAW, uniforms) for drafter in (plain, packed)
+    )
+    assert torch.equal(one.tokens, other.tokens)
+    torch.testing.assert_close(one.probs, other.probs, atol=1e-4, rtol=0)

@@ -182,3 +182,18 @@ def test_sizes_for_a_target() -> None:
     assert Eagle3Config.for_target(facts, 319, target_layer_ids=(0, 4)).feature_size == 2 * 64
     with pytest.raises(ConfigError, match="one layer"):
         Eagle3Config(num_hidden_layers=2)
+
+
+def test_packed_weights_propose_the_same() -> None:
+    for own_head in (True, False):
+        plain, packed = (small("eagle3", dtype=torch.float32, draft_ids=RESTRICTED, own_head=own_head) for _ in "ab")
+        packed.pack()
+        features, tokens = sequences(plain)
+        uniforms = torch.rand(3, plain.candidates, generator=torch.Generator().manual_seed(1))
+        found = []
+        for drafter in (plain, packed):
+            cache = drafter.new_cache(4)
+            observe(drafter, cache, features, tokens, [0, 0, 0], [9, 4, 6])
+            found.append(drafter.propose(cache, 1, torch.tensor([3, 50, 71]), LAW, uniforms))
+        assert torch.equal(found[0].tokens, found[1].tokens)
+        torch.testing.assert_close(found[0].probs, found[1].probs, atol=1e-4, rtol=0)

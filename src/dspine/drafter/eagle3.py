@@ -32,6 +32,7 @@ from torch.nn import functional as F
 from dspine.drafter.backbone import MLP, Attend, Attention, RMSNorm, Rotary, RotaryEmbedding
 from dspine.drafter.config import BackboneConfig, default_taps
 from dspine.drafter.proposal import Proposal
+from dspine.drafter.serial import serial_walk
 from dspine.drafter.tables import TargetTables
 from dspine.drafter.unrolled import UnrolledAttention
 from dspine.errors import ConfigError
@@ -226,18 +227,15 @@ class Eagle3(nn.Module):
         starts = [max(length - 1, 0) for length in cache.lengths[first : first + len(anchors)]]
         newest = Span(first, tuple(starts), 1)
         cache.open(newest)
-        feature, token = self._features(cache, newest), anchors
-        tokens, laws = [], []
-        for place in range(self.candidates):
-            feature = self.step(cache, Span(first, tuple(start + place for start in starts), 1), token, feature)
+        feature = self._features(cache, newest)
+
+        def step(place: int, previous: Tensor) -> Tensor:
+            nonlocal feature
+            feature = self.step(cache, Span(first, tuple(start + place for start in starts), 1), previous, feature)
             with stage("draft/head"):
-                scores = self.logits(self.norm(feature[:, 0]))  # (B, V_d)
-            with stage("draft/walk"):
-                token, probs = self.tables.choose(scores, law, None if uniforms is None else uniforms[:, place])
-            tokens.append(token)
-            laws.append(probs)
-        drawn = [probs for probs in laws if probs is not None]
-        return self.tables.proposal(torch.stack(tokens, 1), torch.stack(drawn, 1) if drawn else None)
+                return self.logits(self.norm(feature[:, 0]))  # (B, V_d)
+
+        return self.tables.proposal(*serial_walk(step, anchors, self.candidates, self.tables, law, uniforms))
 
     def step(self, cache: RowCache, span: Span, tokens: Tensor, feature: Tensor) -> Tensor:
         """One draft step: tokens (B,) with the features (B, 1, d) of the position before each, at the span's slots.

@@ -1,7 +1,8 @@
 """Place after place: the walk of drafters whose scores at a place need the token chosen before it.
 
 One rule: a step sees the tokens before its place alone, so what it draws from is the law given those, which is q.
-Sources: Domino (arXiv 2605.29707), DSpark (arXiv 2607.05147): serial heads over a parallel backbone.
+Sources: Domino (arXiv 2605.29707), DSpark (arXiv 2607.05147): serial heads over a parallel backbone; EAGLE-3
+(arXiv 2503.01840): a layer a step.
 """
 
 from __future__ import annotations
