@@ -37,9 +37,10 @@ class Known:
 
 @dataclass
 class _Walk:
-    """Where one row is: the sequences that its features still fit, and its round."""
+    """Where one row is: the sequences that its features still fit, how many it was shown, and its round."""
 
     fits: list[Known]
+    seen: int = 0
     rounds: int = 0
 
 
@@ -100,10 +101,13 @@ class OracleDrafter:
                 cache.walks[row] = _Walk(list(self.known))
             walk = cache.walks[row]
             if count == 0:
-                cache.walks[row] = None  # not drafted
+                if start == 0:
+                    cache.walks[row] = None  # not drafted
             else:
                 assert walk is not None
                 assert start == cache.lengths[row] or start == 0
+                assert start <= walk.seen, f"row {row}: features at {walk.seen}..{start - 1} were left out"
+                walk.seen = start + count
                 assert start + count <= self.max_positions
                 seen = features[index, :count]
                 held = tokens[index, :count].tolist()

@@ -1,8 +1,9 @@
 """Cost tables: measured on this machine, kept in the user's cache folder.
 
 One rule: what a table was measured on is its name. Target, drafter, number format, device, threads and versions make up
-the file's digest, so a table is never taken for another set-up's; a count of rows that is not in it is measured when
-it is first asked for, in about a second for a small model, and the file is replaced as a whole.
+the file's digest, so a table is never taken for another set-up's. A count of rows that is not in it is measured when
+it is first asked for, in about a second for a small model. What was measured while the machine was busy with other
+things serves this process only.
 
     <cache folder>/costs/<digest>.json
 """
@@ -14,17 +15,18 @@ import json
 import os
 import platform
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
+import transformers
 from torch import nn
 
+from dspine import __version__
 from dspine.decode.cost import Costs
 from dspine.drafter.proposal import Drafter
 from dspine.kernels.kv import Span
@@ -36,6 +38,7 @@ from dspine.target.model import Target
 CONTEXT = 64  # tokens before the block; a longer context makes plain and drafted rounds dearer alike
 RUNS = 5  # of each size, in turn, so that a disturbance meets all sizes
 ENOUGH_S = 0.6  # no further run after so many seconds
+STEADY = 1.5  # runs of one size that differ by more were disturbed
 
 
 class CostBook:
@@ -54,16 +57,18 @@ class CostBook:
         self._facts = facts_of(target, drafter)
         self.file = cache_root() / "costs" / f"{_digest(self._facts)}.json"
         self._costs = Costs() if anew else _read(self.file)
+        self._keep = True
 
     def covering(self, rows: int) -> Costs:
         """The table, with `rows` rows in it: measured now if nobody did before."""
         if not self._costs.covers(rows):
-            count = min(
-                1 << (rows - 1).bit_length(), self._capacity
-            )  # a power of two covers the counts down to its half
+            count = min(1 << (rows - 1).bit_length(), self._capacity)  # powers of two: each covers down to its half
             with stage("measure"):
-                self._costs = self._costs.extended(count, *measure(self._target, self._drafter, count))
-            _write(self.file, {"facts": self._facts, **self._costs.numbers()})
+                verify, draft = measure(self._target, self._drafter, count)
+            self._costs = self._costs.extended(count, verify, draft)
+            self._keep = self._keep and all(steady(runs) for runs in (*verify.values(), draft))
+            if self._keep:
+                _write(self.file, {"facts": self._facts, **self._costs.numbers()})
         return self._costs
 
 
@@ -102,6 +107,12 @@ def measure(target: Target, drafter: Drafter, rows: int) -> tuple[dict[int, list
     return times, drafts
 
 
+def steady(runs: Sequence[float]) -> bool:
+    """Whether the machine was quiet: no run but one took much longer than the quickest."""
+    rest = sorted(runs)[:-1] if len(runs) > 2 else runs
+    return max(rest) <= STEADY * min(rest)
+
+
 def widths(block: int) -> list[int]:
     """Tokens a row to measure: powers of two, and the whole block."""
     return sorted({1 << power for power in range(block.bit_length()) if 1 << power <= block} | {block})
@@ -122,7 +133,7 @@ def facts_of(target: Target, drafter: Drafter) -> dict[str, Any]:
         "drafter_taps": list(drafter.target_layer_ids),
         "block_size": drafter.block_size,
         "context": CONTEXT,
-        "versions": {name: version(name) for name in ("dspine", "torch", "transformers")},
+        "versions": {"dspine": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
     }
 
 

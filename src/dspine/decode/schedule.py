@@ -22,10 +22,9 @@ from dspine.errors import ConfigError
 Verify = Literal["full", "auto"] | int
 
 SHARE = 0.02  # of the time that may be lost by drafting where it does not pay
-BRIM = 8.0  # plain rounds whose time one row alone may lose at once
-BRIM_BATCH = 2.0  # ... and the rows of a batch on average
-DEBT = 3.0  # ... and any of them while others gain
-TRY = 2.0  # plain rounds whose time must have been saved before a drafter that rests is tried again
+LUCK = 8.0  # plain rounds whose time one row alone may lose at once; its luck varies most
+LUCK_OF_MANY = 2.0  # ... and the rows of a batch on average
+DEBT = 2.0  # ... and any of them while others gain
 GAIN = 1.02  # drafting must promise to be this much faster than a plain round
 
 
@@ -105,7 +104,7 @@ class Adaptive:
 
     Args:
         places: M, candidates of a block.
-        costs: what rounds cost.
+        costs: what rounds cost; not asked as long as requests with seeds leave nothing to choose.
     """
 
     repeatable = False
@@ -115,25 +114,28 @@ class Adaptive:
         self._costs = costs
         self._acceptance = Acceptance(places)
         self._purses: dict[int, float] = {}  # by request, in plain rounds
-        self._level = float("inf")  # what a new row's purse holds: as much as the others' did
+        self._level: float | None = None  # what a new row's purse holds: as much as the others' did
 
     def lengths(self, seats: Sequence[Seat]) -> list[int]:
+        rooms = [seat.room for seat in seats]
+        if not _free(seats):
+            return rooms  # one row makes the block so wide: the other rows' candidates cost no more
         self._greet(seats)
-        if any(seat.seeded and seat.room for seat in seats):
-            return [seat.room for seat in seats]  # so wide is the block now: the other rows' candidates cost no more
-        count = self._count([seat.room for seat in seats]) if any(seat.room for seat in seats) else 0
-        return [min(count, seat.room) for seat in seats]
+        count = self._count(rooms)
+        return [min(count, room) for room in rooms]
 
     def learn(self, seats: Sequence[Seat], lengths: Sequence[int], accepted: Sequence[int]) -> None:
-        rows, count = len(seats), max(lengths)
-        costs = self._costs.covering(rows)
-        if count == 0:
-            self._acceptance.rest(rows)
         for verified, stood in zip(lengths, accepted, strict=True):
             if verified:
                 self._acceptance.note(verified, stood)
+        if not _free(seats):
+            return
+        rows, count = len(seats), max(lengths)
+        if count == 0:
+            self._acceptance.rest(rows)
+        costs = self._costs.covering(rows)
         price = (costs.drafted(rows, count) if count else costs.plain(rows)) / costs.plain(rows)
-        brim = _brim(costs, rows)
+        brim = self._brim(costs, rows)
         for seat, stood in zip(seats, accepted, strict=True):
             gained = 1 + stood - (1 - SHARE) * price
             self._purses[seat.request] = min(min(self._purses[seat.request], brim) + gained, brim)
@@ -141,24 +143,30 @@ class Adaptive:
 
     def _greet(self, seats: Sequence[Seat]) -> None:
         """Purses of the present rows, and of no others; where others come, the text changes."""
+        rows = len(seats)
         fresh = sum(seat.request not in self._purses for seat in seats)
         if fresh:
-            self._acceptance.fade(1 - 0.75 * fresh / len(seats))
-        self._purses = {seat.request: self._purses.get(seat.request, self._level) for seat in seats}
+            self._acceptance.fade(1 - 0.75 * fresh / rows)
+        level = _start(self._costs.covering(rows), rows) if self._level is None else self._level
+        self._purses = {seat.request: self._purses.get(seat.request, level) for seat in seats}
 
     def _count(self, rooms: Sequence[int]) -> int:
         rows = len(rooms)
         costs = self._costs.covering(rows)
-        brim = _brim(costs, rows)
+        brim = self._brim(costs, rows)
         held = [min(purse, brim) for purse in self._purses.values()]
         purse = sum(held) / rows if min(held) > -DEBT else 0.0
         limit = purse * costs.plain(rows)
         count = best(self._acceptance.survival(), rooms, costs, limit)
-        if count or purse < min(brim, TRY) or not best([1.0] * self._places, rooms, costs):
+        if count or purse < _start(costs, rows) or not best([1.0] * self._places, rooms, costs):
             return count
         self._acceptance.fade(0.0)
         survival = self._acceptance.survival()
         return best(survival, rooms, costs, limit) or best(survival, rooms, costs, limit, least=1)
+
+    def _brim(self, costs: Costs, rows: int) -> float:
+        """The most that a purse can hold, in plain rounds: gains must be able to pay for any number of candidates."""
+        return max(_start(costs, rows), costs.drafted(rows, self._places) / costs.plain(rows) - 1)
 
 
 def best(
@@ -187,6 +195,12 @@ def best(
     return chosen
 
 
-def _brim(costs: Costs, rows: int) -> float:
-    """The most that a purse can hold, in plain rounds: enough for a few tokens, and for trying at all."""
-    return max(BRIM if rows == 1 else BRIM_BATCH, costs.drafted(rows, 1) / costs.plain(rows) - 1)
+def _free(seats: Sequence[Seat]) -> bool:
+    """Whether there is a number to choose: some row is drafted, and none that is must have its own number."""
+    rooms = any(seat.room for seat in seats)
+    return rooms and not any(seat.seeded and seat.room for seat in seats)
+
+
+def _start(costs: Costs, rows: int) -> float:
+    """What a purse holds at first, in plain rounds: enough for some luck, and for one candidate at least."""
+    return max(LUCK if rows == 1 else LUCK_OF_MANY, costs.drafted(rows, 1) / costs.plain(rows) - 1)
