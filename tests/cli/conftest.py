@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from dspine.checkpoint import save_drafter
 from dspine.cli import app
+from dspine.decode import costbook
 
 Run = Callable[..., Any]
 
@@ -37,6 +38,15 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 def float32_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same tokens on every machine, whatever its processor multiplies fastest."""
     monkeypatch.setattr("dspine.kernels.packed.multiplies_bfloat16", lambda: False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def costs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder that keeps cost tables; the user's own is left alone."""
+    root = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(costbook, "cache_root", lambda: root)
+        yield root / "costs"
 
 
 @pytest.fixture

@@ -24,6 +24,8 @@ def chat(
     no_drafter: o.NoDrafterOption = False,
     dtype: o.DtypeOption = None,
     device: o.DeviceOption = None,
+    verify: o.VerifyOption = None,
+    measure: o.MeasureOption = False,
     system: o.SystemOption = None,
     thinking: o.ThinkingOption = False,
     temperature: o.TemperatureOption = 0.0,
@@ -54,7 +56,15 @@ def chat(
         stop=tuple(stop or ()),
     )
     chosen = choose_drafter(target, drafter, no_drafter)
-    models = open_models(target, chosen, dtype=dtype or fastest_dtype(device), device=device, thinking=thinking)
+    models = open_models(
+        target,
+        chosen,
+        dtype=dtype or fastest_dtype(device),
+        device=device,
+        thinking=thinking,
+        verify=o.verify_choice(verify, not no_drafter),
+        measure=measure,
+    )
     conversation = Conversation(models, params, system, thinking)
     if sys.stdin.isatty():
         note(_HELP)

@@ -23,6 +23,8 @@ def demo(
     target: o.TargetOption = "smollm2",
     drafter: o.DrafterOption = None,
     dtype: o.DtypeOption = None,
+    verify: o.VerifyOption = None,
+    measure: o.MeasureOption = False,
     max_new_tokens: o.MaxNewTokensOption = 96,
     prompts: Annotated[int, typer.Option(min=1, help="How many of the demo's prompts to answer.")] = 4,
 ) -> None:
@@ -40,7 +42,9 @@ def demo(
     chosen = choose_drafter(target, drafter)
     if chosen is None:
         raise typer.BadParameter(f"the demo needs a drafter and none is shipped for {target}: name one with --drafter")
-    models = open_models(target, chosen, dtype=dtype or fastest_dtype(None))
+    models = open_models(
+        target, chosen, dtype=dtype or fastest_dtype(None), verify=o.verify_choice(verify), measure=measure
+    )
     chosen_prompts = dict(islice(PROMPTS.items(), prompts))
     outcomes = list(run_demo(models.target, models.engine, chosen_prompts, max_new_tokens, write=answer, tell=note))
 
@@ -48,6 +52,7 @@ def demo(
     where = models.measured_on()
     results().print(
         f"target {where['target']}, drafter {where['drafter']}, greedy, at most {max_new_tokens} new tokens, "
+        f"{_verified(outcomes):.2f} candidates verified a round (--verify {where['verify']}), "
         f"{where['dtype']} on {where['device']}, peak memory {peak_memory_gb():.2f} GB",
         soft_wrap=True,
     )
@@ -57,6 +62,12 @@ def demo(
             "Decoding with the drafter must not change the output: please report this as a bug.",
         )
         raise typer.Exit(1)
+
+
+def _verified(outcomes: Sequence[Outcome]) -> float:
+    """Candidates verified a round, of all prompts together."""
+    rounds = [record for outcome in outcomes for record in outcome.drafted.completion.rounds]
+    return sum(record.proposed for record in rounds) / max(1, len(rounds))
 
 
 def _table(outcomes: Sequence[Outcome]) -> Table:

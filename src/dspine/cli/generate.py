@@ -29,6 +29,8 @@ def generate(
     no_drafter: o.NoDrafterOption = False,
     dtype: o.DtypeOption = None,
     device: o.DeviceOption = None,
+    verify: o.VerifyOption = None,
+    measure: o.MeasureOption = False,
     system: o.SystemOption = None,
     thinking: o.ThinkingOption = False,
     raw: Annotated[
@@ -68,6 +70,7 @@ def generate(
     if raw and (system or thinking):
         raise typer.BadParameter("--raw uses no chat template, so --system and --thinking say nothing")
     chosen = choose_drafter(target, drafter, no_drafter)
+    verified = o.verify_choice(verify, not no_drafter)
     text = o.read_prompt(prompt)
     params = o.sampling_params(
         temperature=temperature,
@@ -84,7 +87,13 @@ def generate(
         ignore_eos=ignore_eos,
     )
     models = open_models(
-        target, chosen, dtype=dtype or fastest_dtype(device), device=device, thinking=None if raw else thinking
+        target,
+        chosen,
+        dtype=dtype or fastest_dtype(device),
+        device=device,
+        thinking=None if raw else thinking,
+        verify=verified,
+        measure=measure,
     )
     if chosen is None and not no_drafter:
         note(f"no drafter is shipped for {target}: decoding plainly; name one with --drafter")
@@ -137,6 +146,12 @@ def _print_stats(models: Models, params: SamplingParams, given: Answer) -> None:
         f"{numbers['completion_tokens']} tokens in {numbers['rounds']} rounds, {numbers['seconds']:.2f} s: "
         f"{numbers['tokens_per_second']:.1f} tokens/s, tau {numbers['tau']:.2f} (kept tokens / rounds)"
     )
+    if models.network is not None:
+        seeded = ", in full for its seed" if where["verify"] == "auto" and params.seed is not None else ""
+        note(
+            f"verified {numbers['verified']:.2f} of {models.network.candidates} candidates a round "
+            f"(--verify {where['verify']}{seeded})"
+        )
     note(
         f"target {where['target']}, drafter {where['drafter'] or 'none'}, temperature {params.temperature:g}, "
         f"{where['dtype']} on {where['device']}"

@@ -15,6 +15,7 @@ from dspine.cli.options import Dtype
 if TYPE_CHECKING:
     from dspine.answer import Answer
     from dspine.decode.engine import Engine
+    from dspine.decode.schedule import Verify
     from dspine.drafter.proposal import Drafter
     from dspine.target import Target
 
@@ -24,12 +25,16 @@ SHIPPED_FOR = {"smollm2": "smollm2-135m-dspine", "nano": "nano"}
 
 @dataclass(frozen=True)
 class Models:
-    """A target, its drafter by name and as a network (None: decode plainly), and an engine for one request."""
+    """A target, its drafter by name and as a network (None: decode plainly), and an engine for one request.
+
+    verify: how many candidates the engine verifies; None without a drafter.
+    """
 
     target: Target
     drafter: str | None
     network: Drafter | None
     engine: Engine
+    verify: Verify | None
 
     def measured_on(self) -> dict[str, Any]:
         """What a number that this engine gave was measured on."""
@@ -42,6 +47,7 @@ class Models:
             "drafter_digest": drafter_digest(self.drafter) if self.drafter else None,
             "dtype": str(self.target.dtype).removeprefix("torch."),
             "device": str(self.target.device),
+            "verify": self.verify,
         }
 
 
@@ -63,11 +69,15 @@ def open_models(
     dtype: Dtype | None = None,
     device: str | None = None,
     thinking: bool | None = None,
+    verify: Verify = "full",
+    measure: bool = False,
 ) -> Models:
     """Load a target and, if one is named, its drafter.
 
     Args:
         dtype: of the target; None: as `load_target` chooses.
+        verify: how many candidates to verify.
+        measure: whether "auto" measures anew what rounds cost here.
 
     Raises:
         DspineError: a model that cannot be loaded, or a drafter that does not fit the target.
@@ -76,6 +86,7 @@ def open_models(
         import torch
 
         from dspine.checkpoint import CheckpointWarning, load_drafter
+        from dspine.decode.costbook import CostBook
         from dspine.decode.engine import Engine
         from dspine.target import load_target
 
@@ -85,7 +96,9 @@ def open_models(
             network = load_drafter(drafter, loaded, thinking=thinking) if drafter else None
     for warning in caught:
         note(f"warning: {warning.message}")
-    return Models(loaded, drafter, network, Engine(loaded, network, max_batch=1))
+    costs = CostBook(loaded, network, capacity=1, anew=True) if measure and network is not None else None
+    engine = Engine(loaded, network, max_batch=1, verify=verify, costs=costs)
+    return Models(loaded, drafter, network, engine, None if network is None else verify)
 
 
 def fastest_dtype(device: str | None) -> Dtype | None:
@@ -99,7 +112,10 @@ def fastest_dtype(device: str | None) -> Dtype | None:
 
 
 def counts(given: Answer) -> dict[str, Any]:
-    """Tokens, rounds, tau and speed of an answer; tau = kept tokens / rounds, seconds with the prefill."""
+    """Tokens, rounds and speed of an answer, seconds with the prefill.
+
+    tau is kept tokens / rounds, verified is proposed candidates / rounds.
+    """
     completion, usage = given.completion, given.completion.usage
     return {
         "prompt_tokens": usage.prompt_tokens,
@@ -109,6 +125,7 @@ def counts(given: Answer) -> dict[str, Any]:
         "accepted": sum(r.accepted for r in completion.rounds),
         "kept": sum(r.kept for r in completion.rounds),
         "tau": completion.tau,
+        "verified": completion.verified,
         "seconds": given.seconds,
         "tokens_per_second": given.tokens_per_second,
     }

@@ -14,6 +14,7 @@ from dspine.errors import RequestError
 
 if TYPE_CHECKING:
     from dspine.decode.sampling import SamplingParams
+    from dspine.decode.schedule import Verify
 
 MODEL = "The models"
 SAMPLING = "Sampling"
@@ -63,6 +64,26 @@ DtypeOption = Annotated[
 DeviceOption = Annotated[
     str | None,
     typer.Option(help="Where to compute: cpu, cuda, cuda:1, mps.", rich_help_panel=MODEL, show_default=False),
+]
+VerifyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--verify",
+        metavar="auto|full|N",
+        help="How many candidates of a block to verify: auto picks the number that makes most tokens a second here; "
+        "full is all; N is fixed. The answer follows the same law with each. With --seed, auto is full, so that the "
+        "seed gives the same tokens anywhere. Default: auto.",
+        rich_help_panel=MODEL,
+        show_default=False,
+    ),
+]
+MeasureOption = Annotated[
+    bool,
+    typer.Option(
+        "--measure",
+        help="For --verify auto: measure anew what rounds cost here; else that is done once and kept in the cache.",
+        rich_help_panel=MODEL,
+    ),
 ]
 SystemOption = Annotated[
     str | None, typer.Option(help="System message of the conversation.", rich_help_panel=MODEL, show_default=False)
@@ -123,6 +144,26 @@ def sampling_params(**fields: Any) -> SamplingParams:
         return SamplingParams(**fields)
     except RequestError as fault:
         raise typer.BadParameter(fault.what) from fault
+
+
+def verify_choice(verify: str | None, drafted: bool = True) -> Verify:
+    """What `--verify` asks for.
+
+    Args:
+        drafted: whether there may be a drafter at all.
+
+    Raises:
+        typer.BadParameter: neither a word that is known nor a number from 1 on, or nothing to verify.
+    """
+    if verify is None:
+        return "auto"
+    if not drafted:
+        raise typer.BadParameter("--no-drafter leaves --verify nothing to verify")
+    if verify in ("auto", "full"):
+        return "auto" if verify == "auto" else "full"
+    if not verify.isascii() or not verify.isdigit() or int(verify) < 1:
+        raise typer.BadParameter(f"--verify {verify}: give auto, full or a number from 1 on")
+    return int(verify)
 
 
 def read_prompt(prompt: str | None) -> str:
