@@ -23,7 +23,7 @@ SIGHTS = {
 }
 
 
-@pytest.mark.parametrize("sight", [Sight(), Sight(causal=False), Sight(window=3), Sight(causal=False, window=3)])
+@pytest.mark.parametrize("sight", [Sight(), Sight(causal=False), Sight(window=2), Sight(causal=False, window=2)])
 def test_masks_equal_ones_written_from_the_definition(sight: Sight) -> None:
     def sees(query: int, key: int, anchor: int, own: bool) -> bool:
         if not own and key >= anchor:
