@@ -71,5 +71,9 @@ def test_in_bfloat16_too_where_the_processor_multiplies_it(prompts):
     target = load_target("smollm2", dtype=torch.bfloat16)
     drafter = load_drafter("smollm2-135m-dspine", target)
     params = SamplingParams(max_new_tokens=96)
-    plain, drafted = (Engine(target, one, max_batch=1).generate(prompts, params) for one in (None, drafter))
+    plain, drafted, batched = (
+        Engine(target, one, max_batch=rows).generate(prompts, params)
+        for one, rows in ((None, 1), (drafter, 1), (drafter, 6))
+    )
     assert [c.token_ids for c in drafted] == [c.token_ids for c in plain]
+    assert [c.token_ids for c in batched] == [c.token_ids for c in plain]
