@@ -1,0 +1,123 @@
+"""What `verify="auto"` gains or loses against the plain path and the full block, alone and eight at a time.
+
+    python bench/verify.py --runs 3 --max-new-tokens 128
+
+The same prompts with the same cap for all; EOS is ignored, so that all do the same work. Ratios of tokens a second are
+taken run by run against the plain path. The clock is the wall's, or with `--cpu-time` (one thread on a busy machine)
+that of the process. The costs are measured anew first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from itertools import cycle, islice
+from pathlib import Path
+from time import perf_counter, process_time
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+import dspine  # noqa: F401  sets the threads before torch is imported
+from dspine.checkpoint import load_drafter
+from dspine.decode.costbook import CostBook
+from dspine.decode.engine import Engine
+from dspine.decode.records import Completion
+from dspine.decode.sampling import SamplingParams
+from dspine.demo import PROMPTS
+from dspine.evaluate.prompts import TaskPrompt, texts_digest
+from dspine.target import load_target
+from dspine.target.chat import render
+from prompts import family_prompts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", default="smollm2")
+    parser.add_argument("--drafter", default="smollm2-135m-dspine")
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
+    parser.add_argument("--batches", default="1,8")
+    parser.add_argument("--data-dir", type=Path, help="prompts of --family; else the demo's, over and over")
+    parser.add_argument("--family", default="gsm8k")
+    parser.add_argument("--count", type=int, default=8)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--top-p", type=float, default=1.0)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--max-new-tokens", type=int, default=128)
+    parser.add_argument("--cpu-time", action="store_true")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+
+    clock = process_time if args.cpu_time else perf_counter
+    target = load_target(args.target, dtype=getattr(torch, args.dtype))
+    drafter = load_drafter(args.drafter, target)
+    chosen = [TaskPrompt(name, text) for name, text in islice(cycle(PROMPTS.items()), args.count)]
+    if args.data_dir is not None:
+        chosen = family_prompts(args.data_dir, args.family, "tune", args.count)
+    prompts = [render(target, [{"role": "user", "content": prompt.text}]) for prompt in chosen]
+    params = SamplingParams(
+        max_new_tokens=args.max_new_tokens, ignore_eos=True, temperature=args.temperature, top_p=args.top_p
+    )
+    table = Table("batch", "verify", "ratio to plain (median)", "ratio (min-max)", "verified a round", "tau")
+    report: list[dict[str, object]] = []
+    for batch in map(int, args.batches.split(",")):
+        book = CostBook(target, drafter, capacity=batch, anew=True)
+        start = perf_counter()
+        costs = book.covering(batch)
+        measured = perf_counter() - start
+        engines = {
+            "plain": Engine(target, max_batch=batch),
+            "full": Engine(target, drafter, max_batch=batch, verify="full"),
+            "auto": Engine(target, drafter, max_batch=batch, verify="auto", costs=book),
+        }
+        for name in ("plain", "full"):
+            engines[name].generate(prompts[:batch], SamplingParams(max_new_tokens=4, ignore_eos=True))
+        seconds: dict[str, list[float]] = {name: [] for name in engines}
+        got: dict[str, list[Completion]] = {}
+        for run in range(args.runs):
+            for name in list(engines)[run % 3 :] + list(engines)[: run % 3]:
+                start = clock()
+                got[name] = engines[name].generate(prompts, params)
+                seconds[name].append(clock() - start)
+        for name in engines:
+            ratios = [plain / own for plain, own in zip(seconds["plain"], seconds[name], strict=True)]
+            rounds = [record for completion in got[name] for record in completion.rounds]
+            row = {
+                "batch": batch,
+                "verify": name,
+                "ratio": round(statistics.median(ratios), 3),
+                "spread": [round(min(ratios), 3), round(max(ratios), 3)],
+                "verified": round(sum(r.proposed for r in rounds) / len(rounds), 2),
+                "tau": round(sum(r.kept for r in rounds) / len(rounds), 2),
+                "same_output": sum(a.token_ids == b.token_ids for a, b in zip(got[name], got["plain"], strict=True)),
+            }
+            report.append(row)
+            table.add_row(
+                str(batch), name, str(row["ratio"]), f"{min(ratios):.2f}-{max(ratios):.2f}", str(row["verified"]),
+                str(row["tau"]),
+            )  # fmt: skip
+        report[-1]["costs"] = costs.numbers()
+        report[-1]["measuring_seconds"] = round(measured, 2)
+        print(f"batch {batch}: costs measured in {measured:.2f} s: {costs.numbers()}")
+    facts = {
+        "target": target.name,
+        "drafter": args.drafter,
+        "prompts": len(prompts),
+        "digest": texts_digest(chosen)[:12],
+        "temperature": args.temperature,
+        "top_p": args.top_p,
+        "max_new_tokens": args.max_new_tokens,
+        "dtype": str(target.dtype),
+        "threads": torch.get_num_threads(),
+        "clock": clock.__name__,
+        "runs": args.runs,
+    }
+    Console().print(table, facts)
+    if args.json is not None:
+        args.json.write_text(json.dumps({"facts": facts, "rows": report}, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
