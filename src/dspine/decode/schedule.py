@@ -21,9 +21,9 @@ from dspine.errors import ConfigError
 
 Verify = Literal["full", "auto"] | int
 
-SHARE = 0.02  # of the time that may be lost by drafting where it does not pay
+SHARE = 0.015  # of the time that may be lost by drafting where it does not pay
 LUCK = 8.0  # plain rounds whose time one row alone may lose at once; its luck varies most
-LUCK_OF_MANY = 2.0  # ... and the rows of a batch on average
+LUCK_OF_MANY = 1.5  # ... and the rows of a batch on average
 DEBT = 2.0  # ... and any of them while others gain
 GAIN = 1.02  # drafting must promise to be this much faster than a plain round
 
