@@ -2,9 +2,10 @@
 
     python bench/verify.py --runs 3 --max-new-tokens 128
 
-The same prompts with the same cap for all; EOS is ignored, so that all do the same work. Ratios of tokens a second are
-taken run by run against the plain path. The clock is the wall's, or with `--cpu-time` (one thread on a busy machine)
-that of the process. The costs are measured anew first.
+The same prompts with the same cap for all; EOS is ignored, so that all do the same work. The engines take turns step by
+step, each step timed, so that a machine whose speed drifts slows all of them alike; ratios of tokens a second are taken
+run by run against the plain path. The clock is the wall's, or with `--cpu-time` (one thread on a busy machine) that of
+the process. The costs are measured anew first.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+from collections.abc import Callable
 from itertools import cycle, islice
 from pathlib import Path
 from time import perf_counter, process_time
@@ -31,6 +33,25 @@ from dspine.evaluate.prompts import TaskPrompt, texts_digest
 from dspine.target import load_target
 from dspine.target.chat import render
 from prompts import family_prompts
+
+
+def side_by_side(
+    engines: dict[str, Engine], prompts: list[list[int]], params: SamplingParams, clock: Callable[[], float]
+) -> tuple[dict[str, float], dict[str, list[Completion]]]:
+    """Seconds of each engine for all prompts, and its answers in their order."""
+    seconds = dict.fromkeys(engines, 0.0)
+    ended: dict[str, dict[int, Completion]] = {name: {} for name in engines}
+    for engine in engines.values():
+        for prompt in prompts:
+            engine.add(prompt, params)
+    while any(engine.pending for engine in engines.values()):
+        for name, engine in engines.items():
+            if engine.pending:
+                start = clock()
+                updates = engine.step()
+                seconds[name] += clock() - start
+                ended[name] |= {u.request_id: u.completion for u in updates if u.completion is not None}
+    return seconds, {name: [found[number] for number in sorted(found)] for name, found in ended.items()}
 
 
 def main() -> None:
@@ -76,11 +97,10 @@ def main() -> None:
             engines[name].generate(prompts[:batch], SamplingParams(max_new_tokens=4, ignore_eos=True))
         seconds: dict[str, list[float]] = {name: [] for name in engines}
         got: dict[str, list[Completion]] = {}
-        for run in range(args.runs):
-            for name in list(engines)[run % 3 :] + list(engines)[: run % 3]:
-                start = clock()
-                got[name] = engines[name].generate(prompts, params)
-                seconds[name].append(clock() - start)
+        for _ in range(args.runs):
+            spent, got = side_by_side(engines, prompts, params, clock)
+            for name, own in spent.items():
+                seconds[name].append(own)
         for name in engines:
             ratios = [plain / own for plain, own in zip(seconds["plain"], seconds[name], strict=True)]
             rounds = [record for completion in got[name] for record in completion.rounds]
