@@ -2,15 +2,16 @@
 
     python bench/verify.py --runs 3 --max-new-tokens 128
 
-The same prompts with the same cap for all; EOS is ignored, so that all do the same work. The engines take turns step by
-step, each step timed, so that a machine whose speed drifts slows all of them alike; ratios of tokens a second are taken
-run by run against the plain path. The clock is the wall's, or with `--cpu-time` (one thread on a busy machine) that of
-the process. The costs are measured anew first.
+The same prompts with the same cap for all; EOS is ignored, so that all do the same work. An engine and the plain one
+take turns step by step, in changing order, each step timed, so that a machine whose speed drifts slows both alike;
+ratios of tokens a second are taken run by run. The clock is the wall's, or with `--cpu-time` (one thread on a busy
+machine) that of the process. The costs are measured anew first.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 from collections.abc import Callable
@@ -36,22 +37,24 @@ from prompts import family_prompts
 
 
 def side_by_side(
-    engines: dict[str, Engine], prompts: list[list[int]], params: SamplingParams, clock: Callable[[], float]
-) -> tuple[dict[str, float], dict[str, list[Completion]]]:
+    one: Engine, other: Engine, prompts: list[list[int]], params: SamplingParams, clock: Callable[[], float]
+) -> tuple[list[float], list[list[Completion]]]:
     """Seconds of each engine for all prompts, and its answers in their order."""
-    seconds = dict.fromkeys(engines, 0.0)
-    ended: dict[str, dict[int, Completion]] = {name: {} for name in engines}
-    for engine in engines.values():
+    turns = [(0, one), (1, other)]
+    seconds = [0.0, 0.0]
+    ended: list[dict[int, Completion]] = [{}, {}]
+    for engine in (one, other):
         for prompt in prompts:
             engine.add(prompt, params)
-    while any(engine.pending for engine in engines.values()):
-        for name, engine in engines.items():
+    while one.pending or other.pending:
+        turns.reverse()
+        for side, engine in turns:
             if engine.pending:
                 start = clock()
                 updates = engine.step()
-                seconds[name] += clock() - start
-                ended[name] |= {u.request_id: u.completion for u in updates if u.completion is not None}
-    return seconds, {name: [found[number] for number in sorted(found)] for name, found in ended.items()}
+                seconds[side] += clock() - start
+                ended[side] |= {u.request_id: u.completion for u in updates if u.completion is not None}
+    return seconds, [[found[number] for number in sorted(found)] for found in ended]
 
 
 def main() -> None:
@@ -74,6 +77,7 @@ def main() -> None:
     clock = process_time if args.cpu_time else perf_counter
     target = load_target(args.target, dtype=getattr(torch, args.dtype))
     drafter = load_drafter(args.drafter, target)
+    gc.freeze()  # what imports made: looking through it takes a second, in whoever's step that falls
     chosen = [TaskPrompt(name, text) for name, text in islice(cycle(PROMPTS.items()), args.count)]
     if args.data_dir is not None:
         chosen = family_prompts(args.data_dir, args.family, "tune", args.count)
@@ -88,22 +92,19 @@ def main() -> None:
         start = perf_counter()
         costs = book.covering(batch)
         measured = perf_counter() - start
+        plain = Engine(target, max_batch=batch)
         engines = {
-            "plain": Engine(target, max_batch=batch),
             "full": Engine(target, drafter, max_batch=batch, verify="full"),
             "auto": Engine(target, drafter, max_batch=batch, verify="auto", costs=book),
         }
-        for name in ("plain", "full"):
-            engines[name].generate(prompts[:batch], SamplingParams(max_new_tokens=4, ignore_eos=True))
-        seconds: dict[str, list[float]] = {name: [] for name in engines}
-        got: dict[str, list[Completion]] = {}
-        for _ in range(args.runs):
-            spent, got = side_by_side(engines, prompts, params, clock)
-            for name, own in spent.items():
-                seconds[name].append(own)
-        for name in engines:
-            ratios = [plain / own for plain, own in zip(seconds["plain"], seconds[name], strict=True)]
-            rounds = [record for completion in got[name] for record in completion.rounds]
+        for engine in (plain, engines["full"]):
+            engine.generate(prompts[:batch], SamplingParams(max_new_tokens=4, ignore_eos=True))
+        for name, engine in engines.items():
+            ratios = []
+            for _ in range(args.runs):
+                (slow, fast), (wanted, got) = side_by_side(plain, engine, prompts, params, clock)
+                ratios.append(slow / fast)
+            rounds = [record for completion in got for record in completion.rounds]
             row = {
                 "batch": batch,
                 "verify": name,
@@ -111,7 +112,7 @@ def main() -> None:
                 "spread": [round(min(ratios), 3), round(max(ratios), 3)],
                 "verified": round(sum(r.proposed for r in rounds) / len(rounds), 2),
                 "tau": round(sum(r.kept for r in rounds) / len(rounds), 2),
-                "same_output": sum(a.token_ids == b.token_ids for a, b in zip(got[name], got["plain"], strict=True)),
+                "same_output": sum(a.token_ids == b.token_ids for a, b in zip(got, wanted, strict=True)),
             }
             report.append(row)
             table.add_row(
