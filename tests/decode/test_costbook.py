@@ -11,7 +11,7 @@ from tests.support.tiny_target import tiny_target
 
 from dspine.decode import costbook
 from dspine.decode.cost import Costs
-from dspine.decode.costbook import RUNS, CostBook, facts_of, measure, steady, widths
+from dspine.decode.costbook import CostBook, facts_of, measure, steady, widths
 from dspine.drafter import DSpine
 from dspine.target.model import Target
 
@@ -39,7 +39,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def quick(target: Target, drafter: DSpine, rows: int) -> tuple[dict[int, list[float]], list[float]]:
         asked.append(rows)
-        return {1: [1.0 * rows], drafter.block_size: [2.0 * rows]}, [0.5]
+        return {1: [1.0 * rows] * 2, drafter.block_size: [2.0 * rows] * 2}, [0.5, 0.5]
 
     monkeypatch.setattr(costbook, "measure", quick)
     return asked
@@ -49,8 +49,20 @@ def test_every_size_is_measured_several_times(target: Target, drafter: DSpine) -
     verify, draft = measure(target, drafter, 3)
     assert list(verify) == widths(6) == [1, 2, 4, 6]
     assert {len(runs) for runs in verify.values()} == {len(draft)}
-    assert 1 <= len(draft) <= RUNS
     assert all(seconds > 0 for runs in (*verify.values(), draft) for seconds in runs)
+
+
+def test_measuring_goes_on_until_two_runs_agree(
+    target: Target, drafter: DSpine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent = iter([9.0] * 5 + [5.0, 1, 1, 1, 1] + [4.0, 1, 1, 1, 1] + [3.0, 1, 1, 1, 1] + [2.0, 1, 1, 1, 1] + [2.1] * 50)
+    monkeypatch.setattr(costbook, "_seconds", lambda work: next(spent))
+    verify, draft = measure(target, drafter, 1)
+    assert verify[1] == [5, 4, 3, 2, 2.1]  # neither the run that pays for set-up, nor one more than needed
+    assert len(draft) == 5
+    monkeypatch.setattr(costbook, "LIMIT_S", 0.0)
+    spent = iter([9.0] * 5 + [1.0, 2.0] * 50)
+    assert measure(target, drafter, 1) == ({1: [1], 2: [2], 4: [1], 6: [2]}, [1])
 
 
 def test_a_target_with_hardly_any_room_is_measured_too(drafter: DSpine) -> None:
@@ -100,12 +112,13 @@ def test_a_damaged_file_is_measured_again(target: Target, drafter: DSpine, count
 def test_what_was_measured_on_a_busy_machine_is_not_kept(
     target: Target, drafter: DSpine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(costbook, "measure", lambda *_: ({1: [1.0, 1.1, 9.0], 6: [2.0, 5.0, 4.0]}, [1.0, 1.0, 1.0]))
+    monkeypatch.setattr(costbook, "measure", lambda *_: ({1: [9.0, 1.1, 1.2], 6: [2.0, 5.0, 4.0]}, [1.0, 1.0, 1.0]))
     book = CostBook(target, drafter, capacity=8)
     assert book.covering(1).plain(1) == 1.1
     assert not book.file.exists()
-    assert steady([1.0, 1.1, 9.0])
+    assert steady([9.0, 1.0, 1.1])
     assert not steady([1.0, 1.6])
+    assert not steady([1.0])
 
 
 def test_a_folder_that_cannot_be_written_is_no_fault(

@@ -2,8 +2,8 @@
 
 One rule: what a table was measured on is its name. Target, drafter, number format, device, threads and versions make up
 the file's digest, so a table is never taken for another set-up's. A count of rows that is not in it is measured when
-it is first asked for, in about a second for a small model. What was measured while the machine was busy with other
-things serves this process only.
+it is first asked for, in about a second for a small model. What was measured on a machine that was too busy to be
+believed serves this process only.
 
     <cache folder>/costs/<digest>.json
 """
@@ -15,7 +15,7 @@ import json
 import os
 import platform
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -36,9 +36,10 @@ from dspine.target.gguf import cache_root
 from dspine.target.model import Target
 
 CONTEXT = 64  # tokens before the block; a longer context makes plain and drafted rounds dearer alike
-RUNS = 5  # of each size, in turn, so that a disturbance meets all sizes
-ENOUGH_S = 0.6  # no further run after so many seconds
-STEADY = 1.5  # runs of one size that differ by more were disturbed
+RUNS = 3  # of each size at least, in turn, so that a disturbance meets all sizes
+LIMIT_S = 2.0  # no further run after so many seconds
+DRAFT = 0  # the size of no block: stands for drafting among the sizes
+STEADY = 1.1  # the two quickest runs of a size may differ by so much
 
 
 class CostBook:
@@ -94,23 +95,27 @@ def measure(target: Target, drafter: Drafter, rows: int) -> tuple[dict[int, list
     def draft() -> None:
         drafter.propose(context, 0, ids[:, 0], law, None).tokens.tolist()
 
-    sizes = widths(block)
-    times = {width: list[float]() for width in sizes}
-    drafts: list[float] = []
-    started: float | None = None  # the first run of each size pays for set-up and does not count
-    while started is None or (len(drafts) < RUNS and perf_counter() - started < ENOUGH_S):
-        for width in sizes:
-            times[width].append(_seconds(partial(verify, width)))
-        drafts.append(_seconds(draft))
-        if started is None:
-            started, times, drafts = perf_counter(), {width: [] for width in sizes}, []
+    works = {width: partial(verify, width) for width in widths(block)} | {DRAFT: draft}
+    for work in works.values():  # pays for set-up, and does not count
+        _seconds(work)
+    times = {size: list[float]() for size in works}
+    deadline = perf_counter() + LIMIT_S
+    while not times[DRAFT] or (_wanting(times.values()) and perf_counter() < deadline):
+        for size, work in works.items():
+            times[size].append(_seconds(work))
+    drafts = times.pop(DRAFT)
     return times, drafts
 
 
 def steady(runs: Sequence[float]) -> bool:
-    """Whether the machine was quiet: no run but one took much longer than the quickest."""
-    rest = sorted(runs)[:-1] if len(runs) > 2 else runs
-    return max(rest) <= STEADY * min(rest)
+    """Whether the quickest run can be believed: another one was about as quick."""
+    quickest = sorted(runs)[:2]
+    return len(quickest) == 2 and quickest[1] <= STEADY * quickest[0]
+
+
+def _wanting(times: Iterable[Sequence[float]]) -> bool:
+    """Whether more runs are needed."""
+    return any(len(runs) < RUNS or not steady(runs) for runs in times)
 
 
 def widths(block: int) -> list[int]:
