@@ -274,7 +274,7 @@ def test_draft_vocabulary_that_the_config_does_not_name(restricted: Path, own: P
 @pytest.mark.parametrize("ids", [[5, 4, 9, 11, 12], [1, 2, 3], [1, 2, 3, 4, 320]])
 def test_draft_vocabulary_that_is_no_sorted_list(ids: list[int], target: Target, tmp_path: Path) -> None:
     drafter = random_drafter(target)
-    drafter.draft_ids = torch.tensor(ids)
+    drafter.tables.draft_ids = torch.tensor(ids)
     save_drafter(drafter, tmp_path / "out", target=target, training={})
     refused(tmp_path / "out", target, "strictly rising and in 0..319")
 

@@ -9,7 +9,7 @@ from tests.support.parallel import OWN, SIZES, batch, small
 from torch import Tensor, nn
 
 from dspine.drafter.convolution import DynamicConvolution
-from dspine.drafter.dflash2 import DFlash2, DFlash2Config
+from dspine.drafter.dflash2 import DFlash2Config, dflash2
 from dspine.errors import ConfigError
 from dspine.kernels.kv import Span
 from dspine.kernels.law import Law, law_probs
@@ -27,18 +27,18 @@ def observed(drafter, features: Tensor):
 
 def test_untrained_it_is_dflash_bit_for_bit() -> None:
     dflash = small("dflash", dtype=torch.float32)
-    dflash2 = DFlash2(DFlash2Config(**{**SIZES, **OWN["dflash2"]}), dflash.tables.embedding, dflash.tables.head)
-    missing, unexpected = dflash2.backbone.load_state_dict(dflash.backbone.state_dict(), strict=False)
+    ours = dflash2(DFlash2Config(**{**SIZES, **OWN["dflash2"]}), dflash.tables.embedding, dflash.tables.head)
+    missing, unexpected = ours.backbone.load_state_dict(dflash.backbone.state_dict(), strict=False)
     assert not unexpected
     assert all("_conv." in name for name in missing)
     inputs = batch(dflash)
-    assert torch.equal(dflash2.blocks(*inputs), dflash.blocks(*inputs))
+    assert torch.equal(ours.blocks(*inputs), dflash.blocks(*inputs))
     torch.manual_seed(2)
     features = torch.randn(3, 9, dflash.config.feature_size)
-    caches = [observed(drafter, features) for drafter in (dflash, dflash2)]
+    caches = [observed(drafter, features) for drafter in (dflash, ours)]
     greedy = Law.greedy_rows(3)
     with torch.no_grad():
-        one, other = (d.propose(c, 0, ANCHORS, greedy, None) for d, c in zip((dflash, dflash2), caches, strict=True))
+        one, other = (d.propose(c, 0, ANCHORS, greedy, None) for d, c in zip((dflash, ours), caches, strict=True))
     assert torch.equal(one.tokens, other.tokens)
 
 
@@ -85,7 +85,7 @@ def test_tabulated_scores_are_those_of_the_formula_step_by_step(ids: Tensor | No
     assert greedy.probs is None
     assert torch.equal(greedy.tokens[1], proposal.tokens[1])  # the row at temperature 0
 
-    hidden, selector = drafter.draft_block(cache, 0, ANCHORS), drafter.candidate_selector
+    hidden, selector = drafter.draft_block(cache, 0, ANCHORS), drafter.selection.candidate_selector
     known = torch.arange(VOCAB) if ids is None else ids
     unary = hidden @ drafter.head[known].double().T
     changed = False
@@ -107,14 +107,14 @@ def test_tabulated_scores_are_those_of_the_formula_step_by_step(ids: Tensor | No
     assert changed, "the selector never prefers another candidate than the backbone"
 
 
-def test_parameter_names_are_those_of_the_public_layout() -> None:
+def test_parameter_names_are_those_of_the_public_layout_behind_their_prefix() -> None:
     names = set(small("dflash2", num_hidden_layers=1).state_dict())
     names -= {f"backbone.{name}" for name in small("dflash", num_hidden_layers=1).backbone.state_dict()}
     convs = {
         f"{sub}_conv.{name}" for sub in ("attention", "mlp") for name in ("base_kernel", "kernel_projection.weight")
     }
     selector = {"predecessor_codebook", "successor_codebook", "hidden_projection.weight"}
-    assert names == {f"backbone.layers.0.{n}" for n in convs} | {f"candidate_selector.{n}" for n in selector}
+    assert names == {f"backbone.layers.0.{n}" for n in convs} | {f"selection.candidate_selector.{n}" for n in selector}
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_the_pass_equals_the_formulas():
     positions = (anchors[..., None] + torch.arange(size)).flatten(1)
     context = drafter.backbone.context(features, torch.arange(12)[None])
     mask = block_mask(anchors, lengths, 12, size)
-    x = drafter._borrowed[0](inputs.flatten(1))
+    x = drafter.tables.embedding(inputs.flatten(1))
     rotary = drafter.backbone.rotary(positions, x.dtype)
 
     attend = packed_attention(context, mask)

@@ -29,7 +29,7 @@ def dflash_forward(drafter: DSpine, features, lengths, anchors, tokens):
     positions = (anchors[..., None] + torch.arange(size)).flatten(1)
     context = drafter.backbone.context(features, torch.arange(features.shape[1]).expand(2, -1))
     mask = block_mask(anchors, lengths, features.shape[1], size)
-    x = drafter._borrowed[0](inputs.flatten(1))
+    x = drafter.tables.embedding(inputs.flatten(1))
     rotary = drafter.backbone.rotary(positions, x.dtype)
 
     attend = packed_attention(context, mask)

@@ -109,7 +109,7 @@ def test_causal_dflash_is_dspine_with_silent_writes_bit_for_bit() -> None:
         write.weight.zero_()
     dflash = small("dflash", dtype=torch.float32, is_causal=True)
     dflash.backbone.load_state_dict(dspine.backbone.state_dict())
-    dflash.tables.embedding.load_state_dict(dspine._borrowed[0].state_dict())
+    dflash.tables.embedding.load_state_dict(dspine.tables.embedding.state_dict())
     inputs = batch(dspine)
     assert torch.equal(dflash.blocks(*inputs), dspine.blocks(*inputs).hidden)
 

@@ -47,17 +47,17 @@ def by_formula(drafter, hidden: Tensor, tokens: list[int]) -> Tensor:
     scores, state = [], None
     for t, previous in enumerate(tokens):
         if isinstance(drafter.config, DominoConfig):
-            gru, size = drafter.prefix_gru, drafter.config.gru_hidden_size
+            gru, size = drafter.selection.prefix_gru, drafter.config.gru_hidden_size
             state = torch.zeros(size, dtype=hidden.dtype) if state is None else state
             ir, iz, inn = (gru.weight_ih_l0 @ embedding[previous]).chunk(3)
             hr, hz, hn = (gru.weight_hh_l0 @ state).chunk(3)
             z = torch.sigmoid(iz + hz)
             state = (1 - z) * torch.tanh(inn + torch.sigmoid(ir + hr) * hn) + z * state
-            first, last = drafter.embed_proj[0].weight, drafter.embed_proj[2].weight
+            first, last = drafter.selection.embed_proj[0].weight, drafter.selection.embed_proj[2].weight
             inner = first @ torch.cat((hidden[t], state))
             scores.append(base[t] if t == 0 else base[t] + last @ (inner * torch.sigmoid(inner)))
             continue
-        head = drafter.markov_head
+        head = drafter.selection.markov_head
         e, kind = head.markov_w1.weight[previous], drafter.config.markov_head
         inner = e
         if kind == "gated":
@@ -71,6 +71,12 @@ def by_formula(drafter, hidden: Tensor, tokens: list[int]) -> Tensor:
     return torch.stack(scores)
 
 
+def corrected(drafter, hidden: Tensor, before: Tensor) -> Tensor:
+    """Scores of all places at once, with the tokens (B, M) before them known."""
+    selection = drafter.selection
+    return drafter.tables.logits(hidden) + selection.correction(hidden, before) @ selection.correction_head.T
+
+
 @pytest.mark.parametrize("ids", [None, IDS], ids=["full", "restricted"])
 @pytest.mark.parametrize(("kind", "sizes"), HEADS.values(), ids=HEADS.keys())
 def test_parallel_scores_with_known_tokens_are_those_of_the_walk_and_of_the_formulas(kind, sizes, ids) -> None:
@@ -79,7 +85,10 @@ def test_parallel_scores_with_known_tokens_are_those_of_the_walk_and_of_the_form
     proposal = drafter.propose(cache, 0, ANCHORS, LAW, noise(drafter))
     hidden = drafter.draft_block(cache, 0, ANCHORS)
     before = torch.cat((ANCHORS[:, None], proposal.tokens[:, :-1]), dim=1)
-    scores = drafter.tables.logits(hidden) + drafter.correction(hidden, before) @ drafter.correction_head.T
+    scores = (
+        drafter.tables.logits(hidden)
+        + drafter.selection.correction(hidden, before) @ drafter.selection.correction_head.T
+    )
     torch.testing.assert_close(law_probs(scores, LAW), proposal.probs, rtol=0, atol=1e-6)
     for row in range(3):
         expected = by_formula(drafter, hidden[row], before[row].tolist())
@@ -89,7 +98,10 @@ def test_parallel_scores_with_known_tokens_are_those_of_the_walk_and_of_the_form
     assert ids is None or torch.equal(proposal.support, ids.expand_as(proposal.probs))
     greedy = drafter.propose(cache, 0, ANCHORS, Law.greedy_rows(3), None)
     before = torch.cat((ANCHORS[:, None], greedy.tokens[:, :-1]), dim=1)
-    scores = drafter.tables.logits(hidden) + drafter.correction(hidden, before) @ drafter.correction_head.T
+    scores = (
+        drafter.tables.logits(hidden)
+        + drafter.selection.correction(hidden, before) @ drafter.selection.correction_head.T
+    )
     assert greedy.probs is None
     assert torch.equal(drafter.tables.tokens(scores.argmax(-1)), greedy.tokens)
 
@@ -98,12 +110,12 @@ def test_dominos_first_place_is_the_backbones() -> None:
     drafter = small("domino")
     hidden = drafter.draft_block(observed(drafter), 0, ANCHORS)
     tokens = torch.randint(0, VOCAB - 1, (3, drafter.candidates))
-    correction = drafter.correction(hidden, tokens)
+    correction = drafter.selection.correction(hidden, tokens)
     assert (correction[:, 0] == 0).all()
     assert (correction[:, 1:] != 0).any(-1).all()
-    assert torch.equal(drafter.correction(hidden, tokens)[:, 1], correction[:, 1])
+    assert torch.equal(drafter.selection.correction(hidden, tokens)[:, 1], correction[:, 1])
     tokens[:, 0] = 1  # the anchor is read all the same, for the second place
-    assert (drafter.correction(hidden, tokens)[:, 1] != correction[:, 1]).any(-1).all()
+    assert (drafter.selection.correction(hidden, tokens)[:, 1] != correction[:, 1]).any(-1).all()
 
 
 @pytest.mark.parametrize("ids", [None, IDS], ids=["full", "restricted"])
@@ -118,7 +130,9 @@ def test_a_table_of_everything_walks_as_the_serial_head(ids) -> None:
     assert torch.equal(one.tokens[1], other.tokens[1])  # greedy
     # Ids lie in another order in the table, so that uniforms pick others; each law is that of its own predecessors.
     before = torch.cat((ANCHORS[:, None], other.tokens[:, :-1]), dim=1)
-    scores = table.tables.logits(hidden) + table.correction(hidden, before) @ table.correction_head.T
+    scores = (
+        table.tables.logits(hidden) + table.selection.correction(hidden, before) @ table.selection.correction_head.T
+    )
     index = other.support if ids is None else torch.searchsorted(ids, other.support)
     torch.testing.assert_close(law_probs(scores, law).gather(2, index), other.probs, rtol=0, atol=1e-6)
 

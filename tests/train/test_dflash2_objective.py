@@ -12,7 +12,7 @@ from tests.train.test_baseline_objectives import MOMENT, RESTRICTED, cut
 from tests.train.test_objective import double, gradients, rows_from, rows_of
 from torch import Tensor
 
-from dspine.drafter.dflash2 import DFlash2
+from dspine.drafter.parallel import ParallelDrafter
 from dspine.train.blocks import Blocks
 from dspine.train.learner import Learner
 from dspine.train.objectives.dflash2 import DFlash2Objective, DFlash2Weights
@@ -22,16 +22,16 @@ from dspine.train.sequences import SequenceBatch, online_batch
 WEIGHTS = DFlash2Weights(gamma=3.0, selector_weight=0.6, chunk=7)
 
 
-def setting(ids: Tensor | None, responses=(9, 5)) -> tuple[DFlash2, DFlash2Objective, SequenceBatch]:
+def setting(ids: Tensor | None, responses=(9, 5)) -> tuple[ParallelDrafter, DFlash2Objective, SequenceBatch]:
     target = tiny_target(num_hidden_layers=4)
     drafter = over(target, "dflash2", draft_ids=ids, block_size=4, top_k=70).double().requires_grad_(True)
     batch = double(online_batch(target, rows_of(target, responses), drafter.target_layer_ids))
     return drafter, DFlash2Objective(drafter, WEIGHTS, precision=torch.float64), batch
 
 
-def reference(drafter: DFlash2, batch: SequenceBatch, blocks: Blocks) -> tuple[Tensor, float]:
+def reference(drafter: ParallelDrafter, batch: SequenceBatch, blocks: Blocks) -> tuple[Tensor, float]:
     """The loss of one window, a row at a time, and the weighted share of labels among the candidates."""
-    head, selector = drafter.head.double(), drafter.candidate_selector
+    head, selector = drafter.head.double(), drafter.selection.candidate_selector
     ids = list(range(len(head))) if drafter.draft_ids is None else drafter.draft_ids.tolist()
     hidden = drafter.blocks(batch.features, batch.lengths, blocks.anchors, blocks.tokens)
     ce = chosen = 0.0

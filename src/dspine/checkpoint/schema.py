@@ -16,6 +16,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 READY = "transfer_ready"
 _BACKBONE = "backbone."
+_SELECTION = "selection."
 _INJECTION = "injection."
 
 
@@ -57,7 +58,7 @@ def _layer_shapes(config: DSpineConfig) -> Shapes:
 
 def file_name(parameter: str) -> str:
     """Name in a file of a parameter of the module."""
-    return parameter.removeprefix(_BACKBONE)
+    return parameter.removeprefix(_BACKBONE).removeprefix(_SELECTION)
 
 
 def to_module(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -11,22 +11,20 @@ the K candidates. The sampling parameters act on that row (SGLang's selector app
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from dspine.drafter.backbone import Attend, Backbone
+from dspine.drafter.backbone import Backbone
 from dspine.drafter.config import ParallelConfig, fraction
 from dspine.drafter.convolution import ConvolvedLayer
-from dspine.drafter.passes import BlockForm, decode_pass, training_pass
+from dspine.drafter.parallel import ParallelDrafter
 from dspine.drafter.proposal import Proposal
 from dspine.drafter.tables import TargetTables
 from dspine.drafter.transitions import predecessors, walked
 from dspine.errors import ConfigError
 from dspine.facts import TargetFacts
-from dspine.kernels.kv import RowCache, Span
 from dspine.kernels.law import Law
 from dspine.kernels.packed import pack
 from dspine.stages import stage
@@ -84,97 +82,25 @@ class CandidateSelector(nn.Module):
         return (self.predecessor_codebook[before] * gate) @ self.successor_codebook[candidates].transpose(-1, -2)
 
 
-class DFlash2(nn.Module):
-    """A drafter for one target. Arguments as `DFlash`."""
+class CandidateSelection(nn.Module):
+    """The K likeliest of every place, chosen among by the selector."""
 
-    def __init__(
-        self, config: DFlash2Config, embedding: nn.Module, head: Tensor, draft_ids: Tensor | None = None
-    ) -> None:
+    def __init__(self, config: DFlash2Config, tables: TargetTables) -> None:
         super().__init__()
-        self.config = config
-        taps, group = config.conv_taps, config.conv_group_size
-        self.backbone = Backbone(config, lambda sizes: ConvolvedLayer(sizes, config.block_size, taps, group))
+        self.tables = tables
+        self.top_k = config.top_k
         self.candidate_selector = CandidateSelector(config.vocab_size, config.hidden_size, config.selector_rank)
-        self.tables = TargetTables(embedding, head, draft_ids)
-        self.form = BlockForm(config.block_size, config.mask_token_id, config.sights)
 
     def pack(self) -> None:
-        """Arrange the weights for the processor's matrix kernels: for decoding, not for training or saving."""
-        self.requires_grad_(False)
-        pack(self.backbone)
         pack(self.candidate_selector)
-        self.tables.pack(self.dtype)
 
-    @property
-    def block_size(self) -> int:
-        return self.candidates + 1
-
-    @property
-    def candidates(self) -> int:
-        return self.config.candidates
-
-    @property
-    def target_layer_ids(self) -> tuple[int, ...]:
-        return self.config.target_layer_ids
-
-    @property
-    def max_positions(self) -> int:
-        return self.config.max_position_embeddings
-
-    @property
-    def head(self) -> Tensor:
-        """The target's LM head (V, d)."""
-        return self.tables.head
-
-    @property
-    def draft_ids(self) -> Tensor | None:
-        return self.tables.draft_ids
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.backbone.norm.weight.dtype
-
-    def _hidden(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """Packed blocks (B, W) → (blocks, M, d), final-normed rows that predict places 1..M."""
-        x = self.tables.embedding(tokens).to(self.dtype)
-        out: Tensor = self.backbone(x, positions, attend)
-        return out.reshape(-1, self.form.rows, out.shape[-1])[:, self.config.logits_start :]
-
-    # ---------------------------------------------------------------- training
-
-    def blocks(self, features: Tensor, lengths: Tensor, anchors: Tensor, tokens: Tensor) -> Tensor:
-        """H of all blocks of a batch of sequences: (N, A, M, d). Arguments as in `DFlash.blocks`."""
-        hidden = training_pass(
-            self.form, self.backbone, features.to(self.dtype), lengths, anchors, tokens[..., 0], self._hidden
-        )
-        return hidden.view(*anchors.shape, *hidden.shape[1:])
-
-    # ---------------------------------------------------------------- decoding
-
-    def new_cache(self, rows: int) -> RowCache:
-        return self.backbone.new_cache(rows)
-
-    def observe(self, cache: RowCache, span: Span, features: Tensor, counts: Sequence[int], tokens: Tensor) -> None:
-        self.backbone.observe(cache, span, features, counts)
-
-    def draft_block(self, cache: RowCache, first: int, anchors: Tensor) -> Tensor:
-        """H of one block a row: anchors (B,) at the rows' context lengths → (B, M, d)."""
-        return decode_pass(self.form, cache, first, anchors, self._hidden)
-
-    def propose(self, cache: RowCache, first: int, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
-        hidden = self.draft_block(cache, first, anchors)
+    def select(self, hidden: Tensor, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
         with stage("draft/head"):
-            base, candidates = self.top_candidates(hidden)
+            base, candidates = self.tables.top(hidden, self.top_k)
         with stage("draft/scores"):
             scores = self.transition_cache(hidden, base, anchors, candidates)
         with stage("draft/walk"):
             return walked(scores, candidates, law, uniforms)
-
-    def top_candidates(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores U (..., K) and token ids (..., K) of the K likeliest by H (..., d) alone, likeliest first."""
-        scores = self.tables.logits(hidden)
-        base, index = scores.topk(min(self.config.top_k, scores.shape[-1]), dim=-1)
-        return base, self.tables.tokens(index)
 
     def transition_cache(self, hidden: Tensor, base: Tensor, anchors: Tensor, candidates: Tensor) -> Tensor:
         """S (B, M, K, K): the score at place t of candidate j, had predecessor i been chosen.
@@ -185,3 +111,13 @@ class DFlash2(nn.Module):
         """
         added: Tensor = self.candidate_selector(hidden, predecessors(anchors, candidates), candidates)
         return base.unsqueeze(2) + added
+
+
+def dflash2(
+    config: DFlash2Config, embedding: nn.Module, head: Tensor, draft_ids: Tensor | None = None
+) -> ParallelDrafter[CandidateSelection]:
+    """An untrained DFlash2 drafter over a target's tables, see `TargetTables`."""
+    tables = TargetTables(embedding, head, draft_ids)
+    taps, group = config.conv_taps, config.conv_group_size
+    backbone = Backbone(config, lambda sizes: ConvolvedLayer(sizes, config.block_size, taps, group))
+    return ParallelDrafter(config, backbone, tables, CandidateSelection(config, tables))

@@ -21,11 +21,12 @@ from dspine.drafter.injection import Injection
 from dspine.drafter.masks import CAUSAL
 from dspine.drafter.passes import BlockForm, decode_pass, training_pass
 from dspine.drafter.proposal import Proposal
+from dspine.drafter.tables import TargetTables
 from dspine.drafter.transfer import TransferSpace
 from dspine.drafter.transitions import predecessors, walked
 from dspine.kernels.kv import RowCache, Span
 from dspine.kernels.law import Law
-from dspine.kernels.packed import PackedLinear, linear_of, pack, packable
+from dspine.kernels.packed import pack
 from dspine.stages import stage
 
 
@@ -63,8 +64,7 @@ class DSpine(nn.Module):
 
     Args:
         config: sizes.
-        embedding: the target's input embedding, token ids (...) → (..., d); not trained, not saved.
-        head: the target's LM head weight (V, d); not trained, not saved.
+        embedding, head: the target's, see `TargetTables`.
         space: transfer space made from that head.
         draft_ids: (V_d) sorted ids that may be proposed; None = the whole vocabulary. Anchors and predecessors may be
             any token all the same.
@@ -90,23 +90,13 @@ class DSpine(nn.Module):
             space.directions,
         )
         self.space = space
-        self.draft_ids = draft_ids
-        # Detached and held in a tuple, so that they are neither parameters nor buffers here: they stay the target's.
-        head = head.detach()
-        self._borrowed = (embedding, head)
-        self._draft_head = head if draft_ids is None else head[draft_ids]
-        self._packed_head: tuple[PackedLinear, ...] = ()  # in a tuple, so that it is no part of the state dict
+        self.tables = TargetTables(embedding, head, draft_ids)
 
     def pack(self) -> None:
-        """Arrange the weights for the processor's matrix kernels, where it has some: for decoding, not for training.
-
-        Same function, less time. The layers' weights can no longer be read, saved or moved afterwards.
-        """
+        """Arrange the weights for the processor's matrix kernels: for decoding, not for training or saving."""
         self.requires_grad_(False)
         pack(self.backbone)
-        rows = self._draft_head.to(self.dtype)
-        if packable(rows):
-            self._packed_head = (PackedLinear(linear_of(rows)),)
+        self.tables.pack(self.dtype)
 
     @property
     def block_size(self) -> int:
@@ -127,7 +117,11 @@ class DSpine(nn.Module):
     @property
     def head(self) -> Tensor:
         """The target's LM head (V, d)."""
-        return self._borrowed[1]
+        return self.tables.head
+
+    @property
+    def draft_ids(self) -> Tensor | None:
+        return self.tables.draft_ids
 
     @property
     def codes(self) -> Tensor:
@@ -161,7 +155,7 @@ class DSpine(nn.Module):
             states over (blocks, M, ·), blocks in row-major order.
         """
         size = self.block_size
-        x = self._borrowed[0](tokens).to(self.dtype)
+        x = self.tables.embedding(tokens).to(self.dtype)
         rotary = self.backbone.rotary(positions, x.dtype)
         anchor_code = self.codes[tokens.reshape(-1, size)[:, 0]].unsqueeze(1)  # (blocks, 1, r)
         readouts: list[Tensor] = []
@@ -202,13 +196,6 @@ class DSpine(nn.Module):
         refined: Tensor = self.backbone.norm(self.injection.deliver(layer, last, receiver, code))
         return refined
 
-    def draft_logits(self, hidden: Tensor) -> Tensor:
-        """Scores of the proposable vocabulary: (..., d) → (..., V_d)."""
-        if self._packed_head:
-            scores: Tensor = self._packed_head[0](hidden)
-            return scores
-        return torch.nn.functional.linear(hidden, self._draft_head.to(hidden.dtype))
-
     def candidate_scores(self, hidden: Tensor, candidates: Tensor) -> Tensor:
         """Scores of given tokens: hidden (..., d), token ids (..., K) → (..., K)."""
         rows = self.head[candidates].to(hidden.dtype)  # (..., K, d)
@@ -216,9 +203,7 @@ class DSpine(nn.Module):
 
     def top_candidates(self, hidden: Tensor) -> Tensor:
         """V_t: the K likeliest token ids of the ordinary output, (..., d) → (..., K), likeliest first."""
-        logits = self.draft_logits(hidden)
-        index = logits.topk(min(self.config.top_k, logits.shape[-1]), dim=-1).indices
-        return index if self.draft_ids is None else self.draft_ids[index]
+        return self.tables.top(hidden, self.config.top_k)[1]
 
     # ---------------------------------------------------------------- training
 

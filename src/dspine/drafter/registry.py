@@ -13,15 +13,16 @@ from typing import Any
 from torch import Tensor, nn
 
 from dspine.drafter.config import BackboneConfig, DSpineConfig
-from dspine.drafter.dflash import DFlash, DFlashConfig
-from dspine.drafter.dflash2 import DFlash2, DFlash2Config
-from dspine.drafter.domino import Domino, DominoConfig
-from dspine.drafter.dspark import DSpark, DSparkConfig
+from dspine.drafter.dflash import DFlashConfig, dflash
+from dspine.drafter.dflash2 import DFlash2Config, dflash2
+from dspine.drafter.domino import DominoConfig, domino
+from dspine.drafter.dspark import DSparkConfig, dspark
 from dspine.drafter.dspine import DSpine
 from dspine.drafter.eagle3 import Eagle3, Eagle3Config
+from dspine.drafter.parallel import ParallelDrafter
 from dspine.drafter.transfer import TransferSpace
 
-Network = DSpine | DFlash | DFlash2 | Domino | DSpark | Eagle3
+Network = DSpine | ParallelDrafter[Any] | Eagle3
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,10 @@ def _dspine(config: DSpineConfig, embedding: nn.Module, head: Tensor, draft_ids:
 
 KINDS: dict[str, Kind] = {
     "dspine": Kind("DSpine", DSpineConfig, _dspine),
-    "dflash": Kind("DFlash", DFlashConfig, DFlash),
-    "domino": Kind("Domino", DominoConfig, Domino),
-    "dspark": Kind("DSpark", DSparkConfig, DSpark),
-    "dflash2": Kind("DFlash2", DFlash2Config, DFlash2),
+    "dflash": Kind("DFlash", DFlashConfig, dflash),
+    "domino": Kind("Domino", DominoConfig, domino),
+    "dspark": Kind("DSpark", DSparkConfig, dspark),
+    "dflash2": Kind("DFlash2", DFlash2Config, dflash2),
     "eagle3": Kind("EAGLE-3", Eagle3Config, Eagle3),
 }
 

@@ -52,6 +52,12 @@ class TargetTables:
         """Token ids of rows of the draft vocabulary."""
         return index if self.draft_ids is None else self.draft_ids[index]
 
+    def top(self, hidden: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Scores and token ids (..., K) of the K = `count` likeliest by (..., d), likeliest first; fewer if V_d is."""
+        scores = self.logits(hidden)
+        best, index = scores.topk(min(count, self.size), dim=-1)
+        return best, self.tokens(index)
+
     def choose(self, scores: Tensor, law: Law, uniforms: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Draw a token from each row of scores.
 

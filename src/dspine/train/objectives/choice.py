@@ -5,19 +5,17 @@ One rule: a weight that the objective does not know is refused, never ignored; o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from typing import Any
 
 import torch
 
 from dspine.config import ObjectiveRecipe, Recipe
-from dspine.drafter.dflash import DFlash
-from dspine.drafter.dflash2 import DFlash2
-from dspine.drafter.domino import Domino
-from dspine.drafter.dspark import DSpark
 from dspine.drafter.dspine import DSpine
 from dspine.drafter.eagle3 import Eagle3
-from dspine.drafter.registry import KINDS, Network
+from dspine.drafter.parallel import ParallelDrafter
+from dspine.drafter.registry import KINDS, Network, kind_of
 from dspine.errors import ConfigError
 from dspine.train.objectives.dflash import DFlashObjective, DFlashWeights
 from dspine.train.objectives.dflash2 import DFlash2Objective, DFlash2Weights
@@ -34,6 +32,12 @@ _WEIGHTS: dict[str, type[DFlashWeights | DFlash2Weights | DominoWeights | DSpark
     "dspark": DSparkWeights,
     "eagle3": Eagle3Weights,
 }
+_PARALLEL: dict[str, Callable[..., Objective]] = {
+    "dflash": DFlashObjective,
+    "dflash2": DFlash2Objective,
+    "domino": DominoObjective,
+    "dspark": DSparkObjective,
+}
 # A recipe's objective is DSpine's where it has a default.
 _DSPINE = [name for name, field in ObjectiveRecipe.model_fields.items() if field.default is not None]
 
@@ -49,16 +53,11 @@ def objective_for(drafter: Network, recipe: Recipe, precision: torch.dtype) -> O
         case DSpine():
             weights = Weights(goal.ce_weight, goal.gamma, goal.candidate_mass_threshold, goal.chunk)
             return DSpineObjective(drafter, weights, precision=precision, seed=recipe.training.seed)
-        case DFlash():
-            return DFlashObjective(drafter, DFlashWeights(**goal.given()), precision=precision)
-        case DFlash2():
-            return DFlash2Objective(drafter, DFlash2Weights(**goal.given()), precision=precision)
-        case Domino():
-            return DominoObjective(drafter, DominoWeights(**goal.given()), precision=precision)
-        case DSpark():
-            return DSparkObjective(drafter, DSparkWeights(**goal.given()), precision=precision)
         case Eagle3():
             return Eagle3Objective(drafter, Eagle3Weights(**goal.given()), precision=precision)
+        case ParallelDrafter():
+            kind = kind_of(drafter)
+            return _PARALLEL[kind](drafter, _WEIGHTS[kind](**goal.given()), precision=precision)
 
 
 def objective_facts(kind: str, goal: ObjectiveRecipe) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dspine.drafter.dflash import DFlash
+from dspine.drafter.dflash import Independent
+from dspine.drafter.parallel import ParallelDrafter
 from dspine.train.blocks import Blocks
 from dspine.train.objectives.objective import Moment, Terms, normalise
 from dspine.train.objectives.row_losses import Rows, row_losses
@@ -35,7 +36,9 @@ class DFlashWeights:
 class DFlashObjective:
     """See the module."""
 
-    def __init__(self, drafter: DFlash, weights: DFlashWeights, *, precision: torch.dtype) -> None:
+    def __init__(
+        self, drafter: ParallelDrafter[Independent], weights: DFlashWeights, *, precision: torch.dtype
+    ) -> None:
         self.drafter = drafter
         self.weights = weights
         self.vocabulary = DraftVocabulary.of(drafter.head, drafter.draft_ids, precision=precision)

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dspine.drafter.dflash2 import DFlash2
+from dspine.drafter.dflash2 import CandidateSelection
+from dspine.drafter.parallel import ParallelDrafter
 from dspine.train.blocks import Blocks
 from dspine.train.objectives.objective import Moment, Terms, normalise
 from dspine.train.objectives.row_losses import Rows, row_losses
@@ -38,7 +39,9 @@ class DFlash2Objective:
 
     names = ("ce", "selector_ce", "recall")
 
-    def __init__(self, drafter: DFlash2, weights: DFlash2Weights, *, precision: torch.dtype) -> None:
+    def __init__(
+        self, drafter: ParallelDrafter[CandidateSelection], weights: DFlash2Weights, *, precision: torch.dtype
+    ) -> None:
         self.drafter = drafter
         self.weights = weights
         self.vocabulary = DraftVocabulary.of(drafter.head, drafter.draft_ids, precision=precision)
@@ -48,11 +51,11 @@ class DFlash2Objective:
         dtype = torch.promote_types(states.dtype, torch.float32)
         rows = Rows.of(blocks, self.vocabulary, self.weights.gamma, dtype)
         hidden = states[rows.index]
-        count = min(self.drafter.config.top_k, len(self.vocabulary.head))
+        count = min(self.drafter.selection.top_k, len(self.vocabulary.head))
         found = row_losses(hidden, self.vocabulary, rows.labels, dtype, chunk=self.weights.chunk, candidates=count)
         with torch.autocast(hidden.device.type, enabled=False):  # K scores a row: small, so exact
             before = blocks.predecessors[rows.index][:, None]
-            added = self.drafter.candidate_selector(hidden.to(dtype), before, found.candidates)[:, 0]
+            added = self.drafter.selection.candidate_selector(hidden.to(dtype), before, found.candidates)[:, 0]
             log_q = (found.candidate_scores + added).log_softmax(-1)  # (R, K)
         hit = found.candidates == rows.labels[:, None]
         reached = (rows.weights * hit.any(-1)).sum()

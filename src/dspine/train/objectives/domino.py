@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dspine.drafter.domino import Domino
+from dspine.drafter.domino import PrefixCorrection
+from dspine.drafter.parallel import ParallelDrafter
 from dspine.train.blocks import Blocks
 from dspine.train.objectives.objective import Moment, Terms, normalise
 from dspine.train.objectives.row_losses import Correction, Rows, row_losses
@@ -42,17 +43,19 @@ class DominoObjective:
 
     names = ("ce", "base_ce")
 
-    def __init__(self, drafter: Domino, weights: DominoWeights, *, precision: torch.dtype) -> None:
+    def __init__(
+        self, drafter: ParallelDrafter[PrefixCorrection], weights: DominoWeights, *, precision: torch.dtype
+    ) -> None:
         self.drafter = drafter
         self.weights = weights
         self.vocabulary = DraftVocabulary.of(drafter.head, drafter.draft_ids, precision=precision)
 
     def terms(self, batch: SequenceBatch, blocks: Blocks, moment: Moment) -> Terms:
         states = self.drafter.blocks(batch.features, batch.lengths, blocks.anchors, blocks.tokens)
-        vectors = self.drafter.correction(states, blocks.predecessors)
+        vectors = self.drafter.selection.correction(states, blocks.predecessors)
         dtype = torch.promote_types(states.dtype, torch.float32)
         rows = Rows.of(blocks, self.vocabulary, self.weights.gamma, dtype)
-        correction = Correction(vectors[rows.index], self.drafter.correction_head)
+        correction = Correction(vectors[rows.index], self.drafter.selection.correction_head)
         found = row_losses(
             states[rows.index],
             self.vocabulary,

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dspine.drafter.dspark import DSpark
+from dspine.drafter.dspark import MarkovSelection
+from dspine.drafter.parallel import ParallelDrafter
 from dspine.train.blocks import Blocks
 from dspine.train.objectives.objective import Moment, Terms, normalise
 from dspine.train.objectives.row_losses import Correction, Rows, row_losses
@@ -40,15 +41,17 @@ class DSparkObjective:
 
     names = ("ce", "l1", "confidence")
 
-    def __init__(self, drafter: DSpark, weights: DSparkWeights, *, precision: torch.dtype) -> None:
+    def __init__(
+        self, drafter: ParallelDrafter[MarkovSelection], weights: DSparkWeights, *, precision: torch.dtype
+    ) -> None:
         self.drafter = drafter
         self.weights = weights
         self.vocabulary = DraftVocabulary.of(drafter.head, drafter.draft_ids, precision=precision)
 
     def terms(self, batch: SequenceBatch, blocks: Blocks, moment: Moment) -> Terms:
         states = self.drafter.blocks(batch.features, batch.lengths, blocks.anchors, blocks.tokens)
-        vectors = self.drafter.correction(states, blocks.predecessors)
-        logits = self.drafter.confidence_logits(states, blocks.predecessors)
+        vectors = self.drafter.selection.correction(states, blocks.predecessors)
+        logits = self.drafter.selection.confidence_logits(states, blocks.predecessors)
         dtype = torch.promote_types(states.dtype, torch.float32)
         rows = Rows.of(blocks, self.vocabulary, self.weights.gamma, dtype)
         found = row_losses(
@@ -57,7 +60,7 @@ class DSparkObjective:
             rows.labels,
             dtype,
             chunk=self.weights.chunk,
-            correction=Correction(vectors[rows.index], self.drafter.correction_head),
+            correction=Correction(vectors[rows.index], self.drafter.selection.correction_head),
             teacher=rows.teacher(blocks, Teacher(batch.hidden, batch.lse)),
         )
         confidence = torch.zeros_like(found.l1)

@@ -1,0 +1,130 @@
+"""A parallel drafter of the DFlash family: backbone, the target's tables, and a selection.
+
+One rule: the backbone fills a block in one pass; what becomes of its rows is the selection's alone, and nothing else
+tells the drafters of this family apart (DFlash2's backbone has layers of its own besides).
+Source: DFlash (arXiv 2602.06036) for the pass; each selection names its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from dspine.drafter.backbone import Attend, Backbone
+from dspine.drafter.config import ParallelConfig
+from dspine.drafter.passes import BlockForm, decode_pass, training_pass
+from dspine.drafter.proposal import Proposal
+from dspine.drafter.tables import TargetTables
+from dspine.kernels.kv import RowCache, Span
+from dspine.kernels.law import Law
+from dspine.kernels.packed import pack
+
+
+class Selection(Protocol):
+    """A module that turns the backbone's rows into a proposal."""
+
+    def pack(self) -> None:
+        """Arrange the weights for the processor's matrix kernels, as far as their rows are not looked up."""
+
+    def select(self, hidden: Tensor, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
+        """Choose a token a place.
+
+        Args:
+            hidden: H (B, M, d), final-normed rows that predict places 1..M.
+            anchors: (B,) tokens before place 1.
+            law, uniforms: as in `Drafter.propose`.
+        """
+
+
+S = TypeVar("S", bound=Selection)
+
+
+class ParallelDrafter(nn.Module, Generic[S]):
+    """A drafter for one target.
+
+    Args:
+        config: sizes.
+        backbone: of these sizes.
+        tables: the target's, and which tokens may be proposed.
+        selection: a module over the same tables.
+    """
+
+    selection: S
+
+    def __init__(self, config: ParallelConfig, backbone: Backbone, tables: TargetTables, selection: S) -> None:
+        super().__init__()
+        self.config = config
+        self.backbone = backbone
+        self.tables = tables
+        self.selection = selection
+        self.form = BlockForm(config.block_size, config.mask_token_id, config.sights)
+
+    def pack(self) -> None:
+        """Arrange the weights for the processor's matrix kernels: for decoding, not for training or saving."""
+        self.requires_grad_(False)
+        pack(self.backbone)
+        self.selection.pack()
+        self.tables.pack(self.dtype)
+
+    @property
+    def block_size(self) -> int:
+        return self.candidates + 1
+
+    @property
+    def candidates(self) -> int:
+        return self.config.candidates
+
+    @property
+    def target_layer_ids(self) -> tuple[int, ...]:
+        return self.config.target_layer_ids
+
+    @property
+    def max_positions(self) -> int:
+        return self.config.max_position_embeddings
+
+    @property
+    def head(self) -> Tensor:
+        """The target's LM head (V, d)."""
+        return self.tables.head
+
+    @property
+    def draft_ids(self) -> Tensor | None:
+        return self.tables.draft_ids
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.backbone.norm.weight.dtype
+
+    def blocks(self, features: Tensor, lengths: Tensor, anchors: Tensor, tokens: Tensor) -> Tensor:
+        """H of all blocks of a batch of sequences in one pass: (N, A, M, d), final-normed.
+
+        Args:
+            features, lengths, anchors: see `training_pass`.
+            tokens: (N, A, M+1) int64, x_s .. x_{s+M}; only x_s is an input.
+        """
+        hidden = training_pass(
+            self.form, self.backbone, features.to(self.dtype), lengths, anchors, tokens[..., 0], self._hidden
+        )
+        return hidden.view(*anchors.shape, *hidden.shape[1:])
+
+    def new_cache(self, rows: int) -> RowCache:
+        return self.backbone.new_cache(rows)
+
+    def observe(self, cache: RowCache, span: Span, features: Tensor, counts: Sequence[int], tokens: Tensor) -> None:
+        self.backbone.observe(cache, span, features, counts)
+
+    def draft_block(self, cache: RowCache, first: int, anchors: Tensor) -> Tensor:
+        """H of one block a row: anchors (B,) at the rows' context lengths → (B, M, d), final-normed."""
+        return decode_pass(self.form, cache, first, anchors, self._hidden)
+
+    def propose(self, cache: RowCache, first: int, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
+        return self.selection.select(self.draft_block(cache, first, anchors), anchors, law, uniforms)
+
+    def _hidden(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """Packed blocks (B, W) → (blocks, M, d), final-normed rows that predict places 1..M."""
+        x = self.tables.embedding(tokens).to(self.dtype)
+        out: Tensor = self.backbone(x, positions, attend)
+        return out.reshape(-1, self.form.rows, out.shape[-1])[:, self.config.logits_start :]
