@@ -6,11 +6,11 @@ import importlib.util
 
 import pytest
 import torch
+from tests.support.processor import needs_alike
 
 from dspine.checkpoint import load_drafter
 from dspine.decode.engine import Engine
 from dspine.decode.sampling import SamplingParams
-from dspine.kernels.packed import packable
 from dspine.target import load_target
 from dspine.target.chat import render
 
@@ -64,10 +64,9 @@ def test_a_ragged_batch_changes_nothing(models, prompts, plain):
     assert [c.token_ids for c in drafted] == [c.token_ids for c in plain]
 
 
+@needs_alike
 def test_in_bfloat16_too_where_the_processor_multiplies_it(prompts):
     """Logits of bfloat16 tie often, so this holds only because a block's rows equal single tokens bit for bit."""
-    if not packable(torch.zeros(2, 2, dtype=torch.bfloat16)):
-        pytest.skip("this CPU does not multiply bfloat16")
     target = load_target("smollm2", dtype=torch.bfloat16)
     drafter = load_drafter("smollm2-135m-dspine", target)
     params = SamplingParams(max_new_tokens=96)

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.support.processor import needs_bfloat16, needs_onednn
 from torch import nn
 from torch.nn import functional as F
 
-from dspine.kernels.packed import PackedLinear, pack, packable
+from dspine.kernels.packed import ALIKE, PackedLinear, alike, pack
 
-pytestmark = pytest.mark.skipif(not packable(torch.zeros(2, 2)), reason="no oneDNN here")
+pytestmark = needs_onednn
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+DTYPES = [torch.float32, pytest.param(torch.bfloat16, marks=needs_bfloat16)]
 
 
 def layer(bias: bool, dtype: torch.dtype) -> nn.Linear:
     torch.manual_seed(3)
-    made = nn.Linear(48, 40, bias=bias).to(dtype).requires_grad_(False)
-    if dtype == torch.bfloat16 and not packable(made.weight):
-        pytest.skip("this CPU does not multiply bfloat16")
-    return made
+    return nn.Linear(48, 40, bias=bias).to(dtype).requires_grad_(False)
 
 
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(1, 1), (1, 2), (3, 1), (2, 7), (1, 33), (0, 4)])
 def test_every_form_equals_the_plain_layer(shape, dtype, bias):
     plain = layer(bias, dtype)
@@ -65,7 +64,17 @@ def test_pack_replaces_linear_layers_alone():
     assert module[2] is wide
 
 
+@needs_bfloat16
 def test_only_bfloat16_lets_go_of_the_plain_weight():
     assert PackedLinear(layer(False, torch.float32)).weight is not None
     assert not hasattr(PackedLinear(layer(False, torch.bfloat16)), "weight")
     assert PackedLinear(layer(False, torch.bfloat16), keep=True).weight is not None
+
+
+def test_alike_compares_a_row_alone_with_the_same_among_others(monkeypatch):
+    packed = PackedLinear(layer(False, torch.float32))
+    monkeypatch.setattr(PackedLinear, "forward", lambda self, x: x)
+    assert alike([packed])
+    monkeypatch.setattr(PackedLinear, "forward", lambda self, x: x + (len(x) == ALIKE))
+    assert not alike([packed])
+    assert alike([])

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.support.processor import needs_alike, needs_bfloat16, needs_onednn
 from tests.support.tiny_target import KINDS, TOKENS, sliding, tiny_model, tiny_tokenizer
 
 from dspine.errors import TargetError
 from dspine.kernels.kv import Span
-from dspine.kernels.packed import PackedLinear, packable
+from dspine.kernels.packed import PackedLinear
 from dspine.target.cache import TargetCache
 from dspine.target.model import Target
 
-pytestmark = pytest.mark.skipif(not packable(torch.zeros(2, 2)), reason="no oneDNN here")
+pytestmark = needs_onednn
 
 IDS = torch.randint(TOKENS, (2, 40), generator=torch.Generator().manual_seed(4))
 TAPS = (3, 0)
@@ -63,9 +64,8 @@ def test_prefill_rounds_and_single_tokens_equal_the_models_own(kind, overrides):
         torch.testing.assert_close(packed.logits(got.hidden), plain.logits(expected.hidden), rtol=2e-3, atol=2e-3)
 
 
+@needs_bfloat16
 def test_bfloat16_stays_near():
-    if not packable(torch.zeros(2, 2, dtype=torch.bfloat16)):
-        pytest.skip("this CPU does not multiply bfloat16")
     plain, packed = both("qwen3", torch.bfloat16)
     exact = Target(tiny_model("qwen3"), tiny_tokenizer(), name="exact")
     span = Span(0, (0, 0), 20)
@@ -74,11 +74,10 @@ def test_bfloat16_stays_near():
     assert (ours - near).abs().mean() < 1.1 * (theirs - near).abs().mean()
 
 
+@needs_alike
 @pytest.mark.parametrize(("kind", "overrides"), [("llama", {}), ("qwen3", sliding("qwen3", full_layers=3))])
 def test_a_block_in_bfloat16_equals_its_tokens_one_by_one_bit_for_bit(kind, overrides):
     """What makes speculative decoding in bfloat16 the plain one, and not only near it."""
-    if not packable(torch.zeros(2, 2, dtype=torch.bfloat16)):
-        pytest.skip("this CPU does not multiply bfloat16")
     _, packed = both(kind, torch.bfloat16, **overrides)
     ids = torch.randint(TOKENS, (1, 150), generator=torch.Generator().manual_seed(5))
 
@@ -96,9 +95,8 @@ def test_a_block_in_bfloat16_equals_its_tokens_one_by_one_bit_for_bit(kind, over
         assert torch.equal(logits(width), one_by_one), width
 
 
+@needs_alike
 def test_in_bfloat16_a_row_has_the_same_bits_in_any_company():
-    if not packable(torch.zeros(2, 2, dtype=torch.bfloat16)):
-        pytest.skip("this CPU does not multiply bfloat16")
     # Sums as long as a real model's: short ones come out alike in any case.
     sizes = {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 2, "initializer_range": 0.05}
     _, packed = both("qwen3", torch.bfloat16, **sizes)
@@ -131,6 +129,7 @@ def test_the_model_itself_still_runs():
     assert isinstance(packed.model.lm_head, PackedLinear)
 
 
+@needs_bfloat16
 def test_head_and_embedding_stay_readable():
     for tied in (False, True):
         plain, packed = both("llama", torch.bfloat16, tie_word_embeddings=tied)

@@ -7,6 +7,7 @@ A row's result hardly depends on how many rows stand beside it, which keeps spec
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import cast
 
 import torch
@@ -14,7 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 DTYPES = (torch.float32, torch.bfloat16)
-# Rows of a bfloat16 product up to which oneDNN gives each row the same bits, however many stand beside it.
+# Rows of a bfloat16 product up to which oneDNN gives each row the same bits, however many stand beside it: found on a
+# processor with AMX, and asked of the one at hand by `alike`.
 ALIKE = 32
 
 # The overloads by name: resolving them anew at each of two hundred calls a round takes as long as some of the products.
@@ -53,6 +55,7 @@ class PackedLinear(nn.Module):
         weight = linear.weight.detach()
         # Neither parameter nor buffer: the packed weight can be multiplied with, and nothing else.
         self._packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight)
+        self.dtype = weight.dtype
         self._by_row = weight.dtype == torch.float32
         if keep or self._by_row:
             self.weight = linear.weight
@@ -105,3 +108,14 @@ def linear_of(weight: Tensor) -> nn.Linear:
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
     layer.weight = nn.Parameter(weight, requires_grad=False)
     return layer
+
+
+def alike(layers: Iterable[PackedLinear]) -> bool:
+    """Whether a row of a product has the same bits alone as among `ALIKE` rows, in layers of these shapes."""
+    shapes = {(layer.in_features, layer.out_features): layer for layer in layers}
+    for layer in shapes.values():
+        x = torch.randn(ALIKE, layer.in_features, generator=torch.Generator().manual_seed(0)).to(layer.dtype)
+        whole = layer(x)
+        if not all(torch.equal(layer(x[:rows]), whole[:rows]) for rows in (1, 2, 3, 8, ALIKE // 2)):
+            return False
+    return True

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from dspine.errors import TargetError
 from dspine.facts import TargetFacts
 from dspine.kernels.kv import EVEN, Span
-from dspine.kernels.packed import ALIKE, PackedLinear
+from dspine.kernels.packed import ALIKE, PackedLinear, alike
 from dspine.target import attention, selfcheck
 from dspine.target.anatomy import FULL, SLIDING, Anatomy, examine
 from dspine.target.cache import TargetCache
@@ -121,13 +121,16 @@ class Target:
         """sha256 of the head's rows as bfloat16 (hex): the same whichever dtype the model was loaded in."""
         return digest_rows(self.head_weight)
 
-    @property
+    @cached_property
     def alike(self) -> int | None:
         """Most tokens of a forward up to which each token's result does not depend on the others, bit for bit.
 
         None where there is no such number. Then a block and its tokens one by one differ in rounding, as everywhere.
         """
-        return ALIKE if self.fused is not None and self.dtype == torch.bfloat16 else None
+        if self.fused is None or self.dtype != torch.bfloat16:
+            return None
+        packed = (module for module in self.model.modules() if isinstance(module, PackedLinear))
+        return ALIKE if alike(packed) else None
 
     def new_cache(self, rows: int) -> TargetCache:
         """An empty cache for `rows` rows."""
