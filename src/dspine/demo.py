@@ -103,8 +103,9 @@ def first_margin(target: Target, prompt: Sequence[int], one: Sequence[int], othe
     """
     if list(one) == list(other):
         return None
-    same = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
-    if same is None:
+    common = min(len(one), len(other))
+    same = next((i for i in range(common) if one[i] != other[i]), common)
+    if same == common:  # one is the beginning of the other
         return float("inf")
     ids = torch.tensor([[*prompt, *one[:same]]], device=target.device)
     span = Span(first=0, starts=(0,), width=ids.shape[1])

@@ -215,8 +215,10 @@ class Batch:
 
     def _behind(self) -> list[int]:
         """How many features of each row wait in the backlog."""
-        held = [0] * len(self.rows) if self._context is None else self._context.lengths
-        return [row.position - seen if row.drafting else 0 for row, seen in zip(self.rows, held, strict=False)]
+        if self._context is None:
+            return [0] * len(self.rows)
+        held = self._context.lengths[: len(self.rows)]  # the cache has free rows behind the active ones
+        return [row.position - seen if row.drafting else 0 for row, seen in zip(self.rows, held, strict=True)]
 
     # ---------------------------------------------------------------- housekeeping
 
