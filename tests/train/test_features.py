@@ -11,8 +11,9 @@ import pytest
 import torch
 from tests.support.tiny_target import tiny_target
 
+from dspine import durable
 from dspine.errors import DataError, TargetError
-from dspine.train import features, responses, shards
+from dspine.train import features, shards
 from dspine.train.features import FeatureStore, online_batch, store_settings, write_features
 from dspine.train.responses import ResponseRow
 
@@ -202,7 +203,7 @@ def test_a_disk_that_fills_up_leaves_whole_shards(target, tmp_path, monkeypatch)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         fsync(handle)
 
-    monkeypatch.setattr(responses.os, "fsync", full)
+    monkeypatch.setattr(durable.os, "fsync", full)
     with pytest.raises(DataError, match=r"no space left on the disk while writing .*shard-00001\.safetensors\nFree"):
         make(target, tmp_path / "s")
     assert sorted(content(tmp_path / "s")) == ["index.json", "shard-00000.safetensors"]

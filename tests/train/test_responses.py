@@ -10,7 +10,6 @@ from dataclasses import asdict, replace
 import pytest
 
 from dspine.errors import DataError
-from dspine.train import responses
 from dspine.train.responses import (
     ResponseMeta,
     ResponseRow,
@@ -20,7 +19,6 @@ from dspine.train.responses import (
     read_responses,
     responses_digest,
     training_sequence,
-    write_aside,
 )
 
 META = ResponseMeta("nano", "float32", "aa", "bb", {"temperature": 0.0}, 64, "cc")
@@ -160,7 +158,7 @@ class FullDisk:
 def test_a_full_disk_leaves_whole_rows(tmp_path):
     path = tmp_path / "r.jsonl"
     with ResponseWriter(path, META) as writer:
-        writer._file = FullDisk(writer._file, 200)
+        writer._lines._file = FullDisk(writer._lines._file, 200)
         writer.append(row("a/1"))
         with pytest.raises(DataError, match="no space left"):
             writer.append(row("a/2"))
@@ -172,31 +170,6 @@ def test_a_full_disk_leaves_whole_rows(tmp_path):
 def test_a_place_that_cannot_be_written(tmp_path):
     with pytest.raises(DataError, match="cannot write"):
         ResponseWriter(tmp_path, META)
-
-
-def test_write_aside_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
-    path = tmp_path / "x.bin"
-    write_aside(path, b"older")
-    inode = path.stat().st_ino
-    write_aside(path, b"old")
-    assert path.stat().st_ino != inode  # another file took its name: a reader never sees a half of it
-
-    def interrupted(handle):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(responses.os, "fsync", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        write_aside(path, b"new")
-    assert path.read_bytes() == b"old"
-
-    def full(handle):
-        raise OSError(errno.ENOSPC, "full")
-
-    monkeypatch.setattr(responses.os, "fsync", full)
-    with pytest.raises(DataError, match=r"no space left on the disk while writing .*x\.bin"):
-        write_aside(path, b"new")
-    assert [p.name for p in tmp_path.iterdir()] == ["x.bin"]
-    assert path.read_bytes() == b"old"
 
 
 def test_the_mask_covers_the_response_and_its_end():

@@ -85,6 +85,8 @@ def _table(outcomes: Sequence[Outcome]) -> Table:
 
 def cells(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
     """Tokens, rounds, tau, plain seconds, drafted seconds and their ratio, of all outcomes together."""
+    from dspine.decode.records import pooled_tau
+
     drafted = [outcome.drafted.completion for outcome in outcomes]
     rounds = [record for completion in drafted for record in completion.rounds]
     fast = sum(outcome.drafted.seconds for outcome in outcomes)
@@ -92,7 +94,7 @@ def cells(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
     return (
         str(sum(len(completion.token_ids) for completion in drafted)),
         str(len(rounds)),
-        f"{sum(record.kept for record in rounds) / max(1, len(rounds)):.2f}",
+        f"{pooled_tau(drafted):.2f}",
         f"{slow:.2f}",
         f"{fast:.2f}",
         f"{slow / fast:.2f}x",

@@ -7,6 +7,7 @@ prefill belongs to no round. Source: DSpine (arXiv 2609.36173), section on specu
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -76,7 +77,7 @@ class Completion:
     @property
     def tau(self) -> float:
         """Acceptance length: tokens kept a round; 0.0 if there was no round."""
-        return sum(r.kept for r in self.rounds) / len(self.rounds) if self.rounds else 0.0
+        return pooled_tau([self])
 
     @property
     def verified(self) -> float:
@@ -104,3 +105,9 @@ class Update:
     @property
     def finished(self) -> bool:
         return self.completion is not None
+
+
+def pooled_tau(completions: Iterable[Completion]) -> float:
+    """Acceptance length of several answers: all tokens kept over all rounds; 0.0 if there was no round."""
+    rounds = [record for completion in completions for record in completion.rounds]
+    return sum(record.kept for record in rounds) / len(rounds) if rounds else 0.0

@@ -9,9 +9,7 @@ The head: {"format": "dspine-answers/1", "settings": {...}}. An answer: {"id", "
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -20,6 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from dspine.decode.records import RoundRecord
+from dspine.durable import LineFile
 from dspine.errors import DataError
 
 FORMAT = "dspine-answers/1"
@@ -91,17 +90,11 @@ class AnswerFile:
     def __init__(self, path: str | Path, settings: Mapping[str, Any]) -> None:
         self.path = Path(path)
         self.answers: dict[str, AnswerRecord] = {}
+        self._lines = LineFile(self.path)
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            # Unbuffered: a line is with the system once `append` returns, and outlives a kill.
-            self._file = self.path.open("ab+", buffering=0)
-        except OSError as error:
-            raise DataError(f"cannot write {self.path}: {error.strerror}") from error
-        try:
-            self._lock()
             self._resume(dict(settings))
         except BaseException:
-            self._file.close()
+            self._lines.close()
             raise
 
     def __enter__(self) -> AnswerFile:
@@ -110,44 +103,22 @@ class AnswerFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        self._lines.close()
 
     def append(self, answer: AnswerRecord) -> None:
         """Add one answer; it is wholly in the file when this returns, and not at all when it raises."""
         rounds = [[record.proposed, record.accepted, record.kept] for record in answer.rounds]
-        self._write({**vars(answer), "tokens": list(answer.tokens), "rounds": rounds})
+        self._lines.append({**vars(answer), "tokens": list(answer.tokens), "rounds": rounds})
         self.answers[answer.id] = answer
 
-    def _write(self, value: Mapping[str, Any]) -> None:
-        end = self._file.seek(0, os.SEEK_END)
-        data = (json.dumps(value) + "\n").encode()
-        try:
-            while data:  # the system may take less than it is given
-                data = data[self._file.write(data) :]
-        except BaseException as error:
-            self._file.truncate(end)
-            if isinstance(error, OSError):
-                fix = "Mend that and run the same command again: it goes on where it stopped."
-                raise DataError(f"cannot write {self.path}: {error.strerror}", fix) from error
-            raise
-
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            fix = "Wait for it, or give this measurement another file."
-            raise DataError(f"{self.path} is being written by another process", fix) from error
-
     def _resume(self, settings: dict[str, Any]) -> None:
-        data = self.path.read_bytes()
-        whole = data.rfind(b"\n") + 1
-        head = _HEAD.encode()
+        data, head = self.path.read_bytes(), _HEAD.encode()
         if data and data[: len(head)] != head[: len(data)]:
             fix = "Give this measurement another file."
             raise DataError(f"{self.path} is not a file of measured answers ({FORMAT})", fix)
-        self._file.truncate(whole)
-        if not whole:
-            self._write({"format": FORMAT, "settings": settings})
+        self._lines.trim()
+        if not self._lines.whole:
+            self._lines.append({"format": FORMAT, "settings": settings})
             return
         written, self.answers = read_answers(self.path)
         _compare(self.path, written, json.loads(json.dumps(settings)))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dspine.config import NanoPromptsRecipe, Recipe
 from dspine.drafter.proposal import Drafter
+from dspine.durable import cannot_write, write_aside
 from dspine.errors import ConfigError, DataError
 from dspine.target.chat import template_digest
 from dspine.target.model import Target
@@ -21,11 +22,9 @@ from dspine.train.regenerate import Summary, is_finished, regenerate, settings_o
 from dspine.train.responses import (
     ResponseMeta,
     ResponseRow,
-    cannot_write,
     meta_path,
     read_meta,
     read_responses,
-    write_aside,
 )
 
 

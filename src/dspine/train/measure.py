@@ -7,7 +7,7 @@ injection's last write adds. Source: DSpine (arXiv 2609.36173), acceptance lengt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dspine.decode.engine import Engine
-from dspine.decode.records import Completion
+from dspine.decode.records import Completion, pooled_tau
 from dspine.decode.sampling import SamplingParams
 from dspine.drafter.dspine import DSpine
 from dspine.drafter.proposal import Drafter, Proposal
@@ -77,19 +77,14 @@ def measure_tau(
         refined = _answer(target, drafter, prompts, params)
         ordinary = None
         if isinstance(drafter, DSpine):
-            ordinary = _tau(_answer(target, Unrefined(drafter), prompts, params))
-    return Acceptance(_tau(refined), ordinary, len(prompts), sum(len(c.rounds) for c in refined))
+            ordinary = pooled_tau(_answer(target, Unrefined(drafter), prompts, params))
+    return Acceptance(pooled_tau(refined), ordinary, len(prompts), sum(len(c.rounds) for c in refined))
 
 
 def _answer(
     target: Target, drafter: Drafter, prompts: Sequence[Sequence[int]], params: SamplingParams
 ) -> list[Completion]:
     return Engine(target, drafter).generate([list(prompt) for prompt in prompts], params)
-
-
-def _tau(completions: Iterable[Completion]) -> float:
-    rounds = [record for completion in completions for record in completion.rounds]
-    return sum(record.kept for record in rounds) / max(1, len(rounds))
 
 
 @contextmanager

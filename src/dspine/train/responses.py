@@ -9,10 +9,7 @@ the end token when the finish reason is "stop". `responses.jsonl` has its settin
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
@@ -20,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from dspine.durable import LineFile, write_aside
 from dspine.errors import DataError
 from dspine.train.prompts import Message, json_lines
 
@@ -165,33 +163,6 @@ def read_meta(path: str | Path) -> ResponseMeta:
         raise DataError(f"{place} does not hold the settings of a response file: {error}") from error
 
 
-def write_aside(path: Path, data: bytes) -> None:
-    """Write a file so that it is there wholly or not at all, whatever interrupts.
-
-    Raises:
-        DataError: the disk is full or the place cannot be written; nothing is left behind.
-    """
-    aside = path.with_name(f".{path.name}.part")  # one name: what a kill leaves behind is written over
-    try:
-        with aside.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-    except OSError as error:
-        raise cannot_write(path, error) from error
-    finally:
-        aside.unlink(missing_ok=True)
-
-
-def cannot_write(path: Path, error: OSError) -> DataError:
-    """The error that says why `path` could not be written, and what to do."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        fix = "Free some space and run the same command again: it goes on where it stopped."
-        return DataError(f"no space left on the disk while writing {path}", fix)
-    return DataError(f"cannot write {path}: {error.strerror}")
-
-
 class ResponseWriter:
     """Appends rows to a response file; a context manager.
 
@@ -205,17 +176,11 @@ class ResponseWriter:
     def __init__(self, path: str | Path, meta: ResponseMeta) -> None:
         self.path = Path(path)
         self.rows: dict[str, ResponseRow] = {}
+        self._lines = LineFile(self.path)
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            # Unbuffered: a row is with the system once `append` returns, and outlives a kill.
-            self._file = self.path.open("ab+", buffering=0)
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
-        try:
-            self._lock()
             self._resume(meta)
         except BaseException:
-            self._file.close()
+            self._lines.close()
             raise
 
     def __enter__(self) -> ResponseWriter:
@@ -224,53 +189,21 @@ class ResponseWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            os.fsync(self._file.fileno())
-        except OSError as failure:
-            raise cannot_write(self.path, failure) from failure
-        finally:
-            self._file.close()
+        self._lines.close()
 
     def append(self, row: ResponseRow) -> None:
         """Add one row; it is wholly in the file when this returns, and not at all when it raises."""
-        end = self._file.seek(0, os.SEEK_END)
-        data = (json.dumps(asdict(row), ensure_ascii=False) + "\n").encode()
-        try:
-            while data:  # the system may take less than it is given
-                data = data[self._file.write(data) :]
-        except BaseException as error:
-            self._file.truncate(end)
-            if isinstance(error, OSError):
-                raise cannot_write(self.path, error) from error
-            raise
+        self._lines.append(asdict(row))
         self.rows[row.id] = row
 
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            fix = "Wait for it, or give this run another file."
-            raise DataError(f"{self.path} is being written by another process", fix) from error
-
     def _resume(self, meta: ResponseMeta) -> None:
-        size = _whole_lines(self.path)
-        if size == 0:
+        if not self._lines.whole:
             write_aside(meta_path(self.path), json.dumps(asdict(meta), indent=1).encode())
-        else:
-            self._compare(meta)
-        self._file.truncate(size)
-        if size:
-            self.rows = {row.id: row for row in read_responses(self.path)}
-
-    def _compare(self, meta: ResponseMeta) -> None:
-        if differing := read_meta(self.path).differing(meta):
+        elif differing := read_meta(self.path).differing(meta):
             raise DataError(
                 f"{self.path} was written under other settings: {'; '.join(differing.values())}",
                 "Use the same settings to go on, or give this run another file.",
             )
-
-
-def _whole_lines(path: Path) -> int:
-    """Bytes of the file up to and including its last newline."""
-    data = path.read_bytes()
-    return data.rfind(b"\n") + 1
+        self._lines.trim()
+        if self._lines.whole:
+            self.rows = {row.id: row for row in read_responses(self.path)}

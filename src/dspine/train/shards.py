@@ -16,8 +16,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import save as to_bytes
 
+from dspine.durable import write_aside
 from dspine.errors import DataError
-from dspine.train.responses import TrainingSequence, write_aside
+from dspine.train.responses import TrainingSequence
 from dspine.train.sequences import Encoded
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}  # of the features

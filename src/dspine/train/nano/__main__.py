@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 
 from dspine.checkpoint import drafter_digest, find_drafter, load_drafter
+from dspine.durable import write_aside
 from dspine.errors import DspineError
 from dspine.target import load_target
 from dspine.train.nano.acceptance import measure
 from dspine.train.nano.corpus import prompt_lines
-from dspine.train.responses import write_aside
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dspine.decode.engine import Engine
-from dspine.decode.records import Completion
+from dspine.decode.records import Completion, pooled_tau
 from dspine.decode.sampling import SamplingParams
 from dspine.drafter.proposal import Drafter
 from dspine.target.chat import render
@@ -65,7 +65,7 @@ def _acceptance(source: str, answers: Sequence[Completion], seed: int) -> Accept
     low, high = interval(pairs, seed)
     return Acceptance(
         source=source,
-        tau=sum(kept for kept, _ in pairs) / max(1, rounds),
+        tau=pooled_tau(answers),
         low=low,
         high=high,
         prompts=len(answers),
