@@ -31,16 +31,16 @@ import torch
 from dspine.checkpoint import drafter_digest, load_drafter
 from dspine.decode.engine import Engine
 from dspine.decode.sampling import SamplingParams
-from dspine.demo import first_margin
 from dspine.errors import DspineError
 from dspine.evaluate.acceptance import Place
 from dspine.evaluate.answers import AnswerFile, AnswerRecord
 from dspine.evaluate.collect import Question, collect
+from dspine.evaluate.margin import first_margin
 from dspine.evaluate.prompts import SEED, TaskPrompt, texts_digest
 from dspine.evaluate.summary import Figures, Summary, summarise
+from dspine.progress import Meter
 from dspine.target import Target, load_target
 from dspine.target.chat import render, template_digest
-from dspine.train.progress import Meter
 from prompts import FAMILIES, family_prompts
 
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-
-import torch
 
 from dspine.answer import Answer, follow
 from dspine.decode.engine import Engine
 from dspine.decode.sampling import SamplingParams
-from dspine.kernels.kv import Span
+from dspine.evaluate.margin import first_margin
 from dspine.target.chat import render
 from dspine.target.model import Target
 
@@ -92,28 +90,6 @@ def run_demo(
         plain = follow(plain_engine, prompt_ids, params)
         tokens = (drafted.completion.token_ids, plain.completion.token_ids)
         yield Outcome(name, drafted, plain, first_margin(target, prompt_ids, *tokens))
-
-
-def first_margin(target: Target, prompt: Sequence[int], one: Sequence[int], other: Sequence[int]) -> float | None:
-    """How close the target is to a tie at the first difference of two answers, in logits.
-
-    Returns:
-        None if the answers are the same; infinity if one merely ends earlier, or if a token there is not among
-        the target's two likeliest; else the difference of the two largest logits.
-    """
-    if list(one) == list(other):
-        return None
-    common = min(len(one), len(other))
-    same = next((i for i in range(common) if one[i] != other[i]), common)
-    if same == common:  # one is the beginning of the other
-        return float("inf")
-    ids = torch.tensor([[*prompt, *one[:same]]], device=target.device)
-    span = Span(first=0, starts=(0,), width=ids.shape[1])
-    hidden = target.forward(ids, target.new_cache(1), span).hidden
-    top = target.logits(hidden[0, -1]).float().topk(2)
-    if {one[same], other[same]} != set(top.indices.tolist()):
-        return float("inf")
-    return float(top.values[0] - top.values[1])
 
 
 def peak_memory_gb() -> float:

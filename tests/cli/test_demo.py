@@ -13,7 +13,8 @@ import dspine.demo
 from dspine.answer import Answer
 from dspine.cli.demo import cells
 from dspine.decode.records import Completion, RoundRecord
-from dspine.demo import Outcome, first_margin
+from dspine.demo import Outcome
+from dspine.evaluate.margin import first_margin
 from dspine.kernels.kv import Span
 
 PROMPT = list(b"Hello")

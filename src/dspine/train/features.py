@@ -21,8 +21,8 @@ from torch import Tensor
 
 from dspine.durable import cannot_write
 from dspine.errors import DataError
+from dspine.progress import Meter, say
 from dspine.target.model import Target
-from dspine.train.progress import Meter, say
 from dspine.train.responses import ResponseRow, TrainingSequence, responses_digest
 from dspine.train.sequences import Encoded, SequenceBatch, collate, encode, online_batch, trainable
 from dspine.train.shards import DTYPES, INDEX, Index, Sample, Shard, StoreSettings, plan, write_shard

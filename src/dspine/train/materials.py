@@ -12,11 +12,11 @@ from dspine.config import NanoPromptsRecipe, Recipe
 from dspine.drafter.proposal import Drafter
 from dspine.durable import cannot_write, write_aside
 from dspine.errors import ConfigError, DataError
+from dspine.progress import say
 from dspine.target.chat import template_digest
 from dspine.target.model import Target
 from dspine.train.nano.corpus import prompt_lines
 from dspine.train.nano.target import train_nano_target
-from dspine.train.progress import say
 from dspine.train.prompts import Prompt, Selection, read_prompts, select
 from dspine.train.regenerate import Summary, is_finished, regenerate, settings_of
 from dspine.train.responses import (

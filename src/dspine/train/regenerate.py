@@ -20,9 +20,9 @@ from dspine.decode.records import Completion
 from dspine.decode.sampling import SamplingParams
 from dspine.drafter.proposal import Drafter
 from dspine.errors import DataError, RequestError
+from dspine.progress import Meter
 from dspine.target.chat import render, template_digest
 from dspine.target.model import Target
-from dspine.train.progress import Meter
 from dspine.train.prompts import Message, Prompt, prompts_digest
 from dspine.train.responses import ResponseMeta, ResponseRow, ResponseWriter
 

@@ -19,7 +19,8 @@ from typing import Any
 
 from dspine.durable import LineFile, write_aside
 from dspine.errors import DataError
-from dspine.train.prompts import Message, json_lines
+from dspine.jsonl import json_lines
+from dspine.train.prompts import Message
 
 FINISHES = ("stop", "length")
 

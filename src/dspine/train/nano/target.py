@@ -25,12 +25,12 @@ from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 from dspine.checkpoint.folder import replacing
 from dspine.config import NanoTargetRecipe
 from dspine.errors import ConfigError
+from dspine.progress import say
 from dspine.target.weights import quiet
 from dspine.train.interrupt import StopRequest
 from dspine.train.nano.batches import IGNORED, Batch, batches, encode
 from dspine.train.nano.corpus import conversations
 from dspine.train.nano.tokenizer import train_tokenizer
-from dspine.train.progress import say
 from dspine.train.state import Progress, load_state, save_state
 
 RECORD = "build.json"  # in the finished folder: the recipe that it was made by
