@@ -6,8 +6,8 @@ import io
 
 from rich.console import Console
 
+from dspine import progress
 from dspine.progress import Meter
-from dspine.train import progress
 
 
 def test_without_a_terminal_a_line_now_and_then(capsys, monkeypatch):
