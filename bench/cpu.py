@@ -42,7 +42,8 @@ from cpu_process import Pool
 from cpu_setup import gguf_files, look_up
 from dspine.errors import DspineError
 from dspine.evaluate.prompts import texts_digest
-from prompts import FAMILIES, family_prompts
+from dspine.evaluate.sources import Source, task_prompts
+from dspine.evaluate.tasks import TASKS, find_task
 
 Answers = dict[str, list[Answer]]
 
@@ -152,7 +153,7 @@ def write(path: Path | None, report: Mapping[str, Any]) -> None:
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", type=Path, required=True)
-    parser.add_argument("--family", default="gsm8k", choices=FAMILIES)
+    parser.add_argument("--task", default="gsm8k", choices=TASKS)
     parser.add_argument("--count", type=int, default=50, help="prompts that are measured")
     parser.add_argument("--max-new-tokens", type=int, default=256)
     parser.add_argument("--tune-count", type=int, default=3, help="other prompts, to find everybody's best setting on")
@@ -176,14 +177,14 @@ def main() -> None:
     args = options()
     contestants = [CONTESTANTS[name] for name in args.contestants.split(",")]
     threads = [int(count) for count in args.threads.split(",")]
-    measured = family_prompts(args.data_dir, args.family, "report", args.count)
-    tuning = family_prompts(args.data_dir, args.family, "tune", args.tune_count)
+    measured = task_prompts(find_task(args.task), Source("folder", args.data_dir), "report", args.count)
+    tuning = task_prompts(find_task(args.task), Source("folder", args.data_dir), "tune", args.tune_count)
     files = gguf_files(args.target) if any(c.kind == "llama.cpp" for c in contestants) else {}
     setup = look_up(args.target, args.drafter, [prompt.text for prompt in measured + tuning])
     ids, tuning_ids = setup.ids[: args.count], setup.ids[args.count :]
     cap = max(args.max_new_tokens, args.tune_tokens)
     context = -(-(max(map(len, setup.ids)) + cap) // 256) * 256
-    asked = {"family": args.family, "prompts": args.count, "digest": texts_digest(measured)}
+    asked = {"task": args.task, "prompts": args.count, "digest": texts_digest(measured)}
     report: dict[str, Any] = {"facts": setup.facts | asked | {"max_new_tokens": args.max_new_tokens}}
 
     with Pool({**setup.places, "context": context}, files) as pool:

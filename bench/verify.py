@@ -31,9 +31,10 @@ from dspine.decode.records import Completion
 from dspine.decode.sampling import SamplingParams
 from dspine.demo import PROMPTS
 from dspine.evaluate.prompts import TaskPrompt, texts_digest
+from dspine.evaluate.sources import Source, task_prompts
+from dspine.evaluate.tasks import find_task
 from dspine.target import load_target
 from dspine.target.chat import render
-from prompts import family_prompts
 
 
 def side_by_side(
@@ -63,8 +64,8 @@ def main() -> None:
     parser.add_argument("--drafter", default="smollm2-135m-dspine")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--batches", default="1,8")
-    parser.add_argument("--data-dir", type=Path, help="prompts of --family; else the demo's, over and over")
-    parser.add_argument("--family", default="gsm8k")
+    parser.add_argument("--data-dir", type=Path, help="prompts of --task; else the demo's, over and over")
+    parser.add_argument("--task", default="gsm8k")
     parser.add_argument("--count", type=int, default=8)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--top-p", type=float, default=1.0)
@@ -80,7 +81,7 @@ def main() -> None:
     gc.freeze()  # what imports made: looking through it takes a second, in whoever's step that falls
     chosen = [TaskPrompt(name, text) for name, text in islice(cycle(PROMPTS.items()), args.count)]
     if args.data_dir is not None:
-        chosen = family_prompts(args.data_dir, args.family, "tune", args.count)
+        chosen = task_prompts(find_task(args.task), Source("folder", args.data_dir), "tune", args.count)
     prompts = [render(target, [{"role": "user", "content": prompt.text}]) for prompt in chosen]
     params = SamplingParams(
         max_new_tokens=args.max_new_tokens, ignore_eos=True, temperature=args.temperature, top_p=args.top_p

@@ -26,11 +26,12 @@ from dspine.decode.engine import Engine
 from dspine.decode.sampling import SamplingParams
 from dspine.drafter import DSpine
 from dspine.evaluate.acceptance import tau
+from dspine.evaluate.sources import Source, task_prompts
+from dspine.evaluate.tasks import find_task
 from dspine.target import Target, load_target
 from dspine.target.chat import render
 from dspine.train.responses import read_responses
 from dspine.train.vocabulary import coverage
-from prompts import FAMILIES, family_prompts
 
 
 def with_vocabulary(drafter: DSpine, target: Target, ids: torch.Tensor | None) -> DSpine:
@@ -60,8 +61,8 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--target", default="smollm2")
     parser.add_argument("--drafter", default="smollm2-135m-dspine")
-    parser.add_argument("--families", default=",".join(FAMILIES))
-    parser.add_argument("--count", type=int, default=10, help="prompts a family, of the tuning split")
+    parser.add_argument("--tasks", default="gsm8k,math500,humaneval,mbpp,mt_bench,arena_hard")
+    parser.add_argument("--count", type=int, default=10, help="prompts a task, of the tuning split")
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--responses", type=Path, help="the training responses, to rank the drafter's own ids")
@@ -71,9 +72,9 @@ def main() -> None:
 
     target = load_target(args.target, dtype=getattr(torch, args.dtype))
     drafter = load_drafter(args.drafter, target, packed=False)
-    texts = [
-        p.text for name in args.families.split(",") for p in family_prompts(args.data_dir, name, "tune", args.count)
-    ]
+    source = Source("folder", args.data_dir)
+    chosen = [task_prompts(find_task(name), source, "tune", args.count) for name in args.tasks.split(",")]
+    texts = [prompt.text for prompts in chosen for prompt in prompts]
     prompts = [render(target, [{"role": "user", "content": text}]) for text in texts]
     params = SamplingParams(max_new_tokens=args.max_new_tokens)
     table, report = Table("draft vocabulary", "covered", "tau", "rounds"), []

@@ -10,7 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dspine.decode.records import RoundRecord
-from dspine.evaluate.acceptance import places, tau, tau_macro, tau_sglang, tau_vllm, until
+from dspine.evaluate.acceptance import (
+    accept_rate,
+    places,
+    tau,
+    tau_deepspec,
+    tau_macro,
+    tau_modelopt,
+    tau_sglang,
+    tau_specforge,
+    tau_untrimmed,
+    tau_vllm,
+    until,
+    verify_rate,
+)
 
 # Two answers: 8 tokens in 3 rounds, the last one cut by an end token among its candidates; and 9 tokens in one round.
 SHORT = [RoundRecord(7, 3, 4), RoundRecord(7, 0, 1), RoundRecord(7, 5, 2)]
@@ -32,14 +45,32 @@ def whole_rounds(draw, candidates=7):
         (tau_macro, (7 / 3 + 8 / 1) / 2),
         (tau_sglang, (8 / 3 + 9 / 1) / 2),
         (tau_vllm, 1 + (3 + 0 + 5 + 7) / 4),
+        (tau_untrimmed, ((4 + 1 + 6) / 3 + 8 / 1) / 2),
+        (tau_specforge, (8 + 9) / (3 + 1)),
+        (tau_modelopt, (8 / 4 + 9 / 2) / 2),
+        (accept_rate, (3 + 0 + 5 + 7) / (4 * 7)),
+        (verify_rate, (4 + 1 + 6 + 8) / (4 * 7 + 4)),
     ],
 )
-def test_the_four_definitions_by_hand(definition, value):
+def test_the_definitions_by_hand(definition, value):
     assert definition([SHORT, LONG]) == pytest.approx(value)
 
 
+def test_deepspec_trims_an_end_token_and_keeps_what_ran_past_the_cap():
+    assert tau_deepspec([SHORT, LONG], [False, False]) == (4 + 1 + 2 + 8) / 4
+    assert tau_deepspec([SHORT, LONG], [True, False]) == (4 + 1 + 6 + 8) / 4
+
+
+def test_long_answers_weigh_more_in_a_pooled_tau_and_the_same_in_a_mean():
+    eager, slow = [RoundRecord(7, 7, 8)] * 2, [RoundRecord(7, 1, 2)] * 30
+    assert tau([eager, slow]) == (16 + 60) / 32
+    assert tau_macro([eager, slow]) == (8 + 2) / 2
+    assert tau_specforge([eager, slow]) == (17 + 61) / 32
+    assert tau_sglang([eager, slow]) == (17 / 2 + 61 / 30) / 2
+
+
 def test_an_answer_without_rounds_is_in_no_mean():
-    for definition in (tau, tau_macro, tau_sglang, tau_vllm):
+    for definition in (tau, tau_macro, tau_untrimmed, tau_sglang, tau_specforge, tau_vllm):
         assert definition([SHORT, [], LONG]) == definition([SHORT, LONG])
 
 

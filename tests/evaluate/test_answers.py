@@ -15,7 +15,8 @@ ROUNDS = (RoundRecord(3, 1, 2), RoundRecord(3, 3, 2))
 
 
 def answer(name="a/1", **changes):
-    fields = {"id": name, "family": "a", "prompt": "ff", "tokens": (4, 5, 6, 7, 2), "finish": "stop", "rounds": ROUNDS}
+    fields = {"id": name, "task": "a", "prompt": "ff", "text": "so", "finish": "stop", "rounds": ROUNDS}
+    fields["tokens"] = (4, 5, 6, 7, 2)
     return AnswerRecord(**fields | changes)
 
 
@@ -75,7 +76,7 @@ def test_a_setting_that_is_gone_is_another_setting(tmp_path):
         AnswerFile(path, {name: value for name, value in SETTINGS.items() if name != "drafter"})
 
 
-@pytest.mark.parametrize("content", ["hello", '{"id": "a/1"}\n', '{"format": "dspine-answers/2", "settings": {}}\n'])
+@pytest.mark.parametrize("content", ["hello", '{"id": "a/1"}\n', '{"format": "dspine-answers/9", "settings": {}}\n'])
 def test_another_kind_of_file_is_refused_and_left_alone(tmp_path, content):
     path = tmp_path / "a.jsonl"
     path.write_text(content)

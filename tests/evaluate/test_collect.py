@@ -47,7 +47,7 @@ def test_answers_are_the_engines_own_with_their_rounds(target, engine, tmp_path)
         found = answers[question.id]
         assert (found.tokens, found.finish) == (expected.token_ids, expected.finish_reason)
         assert found.rounds == expected.rounds
-        assert (found.family, found.seed) == (question.family, None)
+        assert (found.task, found.seed) == (question.task, None)
         assert found.prompt == prompt_digest(question.prompt_ids)
 
 

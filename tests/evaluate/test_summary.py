@@ -1,4 +1,4 @@
-"""A family's figures from answers made by hand: whole, and up to where they loop."""
+"""A task's figures from answers made by hand: whole, and up to where they loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOOPING = (*range(10), *([1, 2, 3, 4] * 8))  # the loop begins at 10, its third 
 
 
 def answer(name, tokens, rounds, finish="length"):
-    return AnswerRecord(name, "a", "ff", tokens, finish, tuple(rounds))
+    return AnswerRecord(name, "a", "ff", tokens, "so", finish, tuple(rounds))
 
 
 ANSWERS = [

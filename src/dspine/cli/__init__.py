@@ -13,6 +13,7 @@ from dspine import __version__
 from dspine.cli.chat import chat
 from dspine.cli.console import open_streams
 from dspine.cli.demo import demo
+from dspine.cli.evaluate import evaluate
 from dspine.cli.export import export
 from dspine.cli.generate import generate
 from dspine.cli.guard import Guarded
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 for command in (demo, generate, chat, train, regenerate, export, info):
     app.command()(command)
+app.command("eval")(evaluate)
 
 
 def _print_version(wanted: bool) -> None:

@@ -62,6 +62,48 @@ def choose_drafter(target: str, drafter: str | None, no_drafter: bool = False) -
     return None if no_drafter else drafter or SHIPPED_FOR.get(target)
 
 
+def load_models(
+    target: str,
+    drafter: str | None,
+    *,
+    dtype: Dtype | None = None,
+    device: str | None = None,
+    thinking: bool | None = None,
+) -> tuple[Target, Drafter | None]:
+    """Load a target and, if one is named, its drafter.
+
+    Args:
+        dtype: of the target; None: as `load_target` chooses.
+
+    Raises:
+        DspineError: a model that cannot be loaded, or a drafter that does not fit the target.
+    """
+    with waiting(f"Loading {target}"), uncollected():
+        import torch
+
+        from dspine.target import load_target
+
+        loaded = load_target(target, dtype=getattr(torch, dtype) if dtype else None, device=device)
+        network = load_network(drafter, loaded, thinking=thinking) if drafter else None
+    return loaded, network
+
+
+def load_network(drafter: str, target: Target, *, thinking: bool | None = None) -> Drafter:
+    """A drafter for a target that is loaded already; warnings are told as notes.
+
+    Raises:
+        DspineError: it cannot be loaded, or does not fit the target.
+    """
+    from dspine.checkpoint import CheckpointWarning, load_drafter
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", CheckpointWarning)
+        network = load_drafter(drafter, target, thinking=thinking)
+    for warning in caught:
+        note(f"warning: {warning.message}")
+    return network
+
+
 def open_models(
     target: str,
     drafter: str | None,
@@ -72,30 +114,20 @@ def open_models(
     verify: Verify = "full",
     measure: bool = False,
 ) -> Models:
-    """Load a target and, if one is named, its drafter.
+    """Load a target and its drafter as `load_models`, and an engine for one request.
 
     Args:
-        dtype: of the target; None: as `load_target` chooses.
         verify: how many candidates to verify.
         measure: whether "auto" measures anew what rounds cost here.
 
     Raises:
         DspineError: a model that cannot be loaded, or a drafter that does not fit the target.
     """
-    with waiting(f"Loading {target}"), uncollected():
-        import torch
+    loaded, network = load_models(target, drafter, dtype=dtype, device=device, thinking=thinking)
 
-        from dspine.checkpoint import CheckpointWarning, load_drafter
-        from dspine.decode.costbook import CostBook
-        from dspine.decode.engine import Engine
-        from dspine.target import load_target
+    from dspine.decode.costbook import CostBook
+    from dspine.decode.engine import Engine
 
-        loaded = load_target(target, dtype=getattr(torch, dtype) if dtype else None, device=device)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", CheckpointWarning)
-            network = load_drafter(drafter, loaded, thinking=thinking) if drafter else None
-    for warning in caught:
-        note(f"warning: {warning.message}")
     costs = CostBook(loaded, network, capacity=1, anew=True) if measure and network is not None else None
     engine = Engine(loaded, network, max_batch=1, verify=verify, costs=costs)
     return Models(loaded, drafter, network, engine, None if network is None else verify)

@@ -166,6 +166,21 @@ def verify_choice(verify: str | None, drafted: bool = True) -> Verify:
     return int(verify)
 
 
+def numbers(text: str, option: str) -> list[float]:
+    """The numbers of a list with commas.
+
+    Raises:
+        typer.BadParameter: naming the option: something there is no number, or is there twice.
+    """
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise typer.BadParameter(f"{option} {text}: give numbers, with commas") from error
+    if len(set(found)) < len(found):
+        raise typer.BadParameter(f"{option} {text}: a number is there twice")
+    return found
+
+
 def read_prompt(prompt: str | None) -> str:
     """The prompt of the command line, or standard input when it is `-` or missing.
 

@@ -1,1 +1,1 @@
-"""The evaluate room: acceptance measured in the field's definitions, with intervals, from answers kept on disk."""
+"""The evaluate room: tasks, and acceptance measured on them in the field's definitions, from answers kept on disk."""

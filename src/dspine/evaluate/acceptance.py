@@ -2,8 +2,10 @@
 
 One rule: the headline is tau = Σ kept / Σ rounds, pooled over all requests; the prefill's token is in no round, and
 nothing behind the end of a response counts. Other definitions go by their own names and are never mixed with it.
-Sources: DSpine (arXiv 2609.36173), acceptance length; z-lab/dflash v0.1.0 (`tau_macro`); SGLang's
-`spec_accept_length` (`tau_sglang`); vLLM's speculative decoding metrics (`tau_vllm`).
+Sources: DSpine (arXiv 2609.36173), acceptance length; DeepSpec's evaluator (`tau_deepspec`); z-lab/dflash v0.1.0
+(`tau_macro`) and of April 2026 (`tau_untrimmed`); SGLang's `spec_accept_length` (`tau_sglang`); SpecForge's benchmark
+(`tau_specforge`); vLLM's speculative decoding metrics (`tau_vllm`); NVIDIA Model-Optimizer's specdec_bench
+(`tau_modelopt`).
 
 Every function takes one list of rounds a request, and gives NaN where there is nothing to divide by.
 """
@@ -28,6 +30,47 @@ def tau(requests: Sequence[Rounds]) -> float:
 def tau_macro(requests: Sequence[Rounds]) -> float:
     """z-lab's: the mean over requests of each request's own tau. Requests without a round are left out."""
     return _mean([kept / rounds for kept, rounds in kept_and_rounds(requests) if rounds])
+
+
+def tau_untrimmed(requests: Sequence[Rounds]) -> float:
+    """z-lab's of April 2026: as `tau_macro`, with what an end token or the cap cut off."""
+    return _mean([sum(r.accepted + 1 for r in rounds) / len(rounds) for rounds in requests if rounds])
+
+
+def tau_deepspec(requests: Sequence[Rounds], capped: Sequence[bool]) -> float:
+    """DeepSpec's: pooled; what an end token cuts off does not count, but what the cap cuts off does.
+
+    Args:
+        capped: of each request, whether it met the cap.
+    """
+    kept = rounds = 0
+    for request, cut in zip(requests, capped, strict=True):
+        rounds += len(request)
+        kept += sum(record.accepted + 1 if cut else record.kept for record in request)
+    return _ratio(kept, rounds)
+
+
+def tau_specforge(requests: Sequence[Rounds]) -> float:
+    """SpecForge's: all tokens, the prefill's included, over all rounds, pooled."""
+    pairs = [pair for pair in kept_and_rounds(requests) if pair[1]]
+    return _ratio(sum(1 + kept for kept, _ in pairs), sum(rounds for _, rounds in pairs))
+
+
+def tau_modelopt(requests: Sequence[Rounds]) -> float:
+    """specdec_bench's: the mean over requests of tokens a step, the prefill being a step of one token."""
+    return _mean([(1 + kept) / (1 + rounds) for kept, rounds in kept_and_rounds(requests)])
+
+
+def accept_rate(requests: Sequence[Rounds]) -> float:
+    """SGLang's acceptance rate: accepted over proposed candidates."""
+    records = [record for rounds in requests for record in rounds]
+    return _ratio(sum(r.accepted for r in records), sum(r.proposed for r in records))
+
+
+def verify_rate(requests: Sequence[Rounds]) -> float:
+    """DeepSpec's: tokens that came of the verified positions, over these positions, anchors included."""
+    records = [record for rounds in requests for record in rounds]
+    return _ratio(sum(r.accepted + 1 for r in records), sum(r.proposed for r in records) + len(records))
 
 
 def tau_sglang(requests: Sequence[Rounds]) -> float:
@@ -67,6 +110,11 @@ class Place:
     def conditional(self) -> float:
         """Chance that the candidate stands once all before it do."""
         return _ratio(self.accepted, self.reached)
+
+    @property
+    def of_proposed(self) -> float:
+        """Share of the rounds with a candidate at this place in which it stood (DeepSpec's accept_rate@i)."""
+        return _ratio(self.accepted, self.proposed)
 
     @property
     def unconditional(self) -> float:

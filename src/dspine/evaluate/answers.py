@@ -3,8 +3,10 @@
 One rule: a file holds whole lines of one setting. A line that a kill cut off is removed before the next is written,
 and answers under other settings are refused by name.
 
-The head: {"format": "dspine-answers/1", "settings": {...}}. An answer: {"id", "family", "prompt", "tokens", "finish",
-"rounds": [[proposed, accepted, kept], ...], "seed"}. From the rounds every published definition can be recomputed.
+The head: {"format": "dspine-answers/2", "settings": {...}, "about": {...}}: an answer depends on the settings, and is
+what it is whatever the rest says (versions, machine, batch). An answer: {"id", "task", "prompt", "tokens", "text",
+"finish", "rounds": [[proposed, accepted, kept], ...], "seed"}. From the rounds every published definition can be
+recomputed.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from dspine.decode.records import RoundRecord
 from dspine.durable import LineFile
 from dspine.errors import DataError
 
-FORMAT = "dspine-answers/1"
+FORMAT = "dspine-answers/2"
 _HEAD = f'{{"format": "{FORMAT}"'
 
 
@@ -29,17 +31,19 @@ _HEAD = f'{{"format": "{FORMAT}"'
 class AnswerRecord:
     """One measured answer.
 
-    id, family: of its prompt.
+    id, task: of its prompt; the id of a later turn has "#2" behind it.
     prompt: `prompt_digest` of the prompt's ids.
     tokens: generated ids; the first is the prefill's, an end token is the last.
+    text: their text, without special tokens.
     finish: "stop" or "length".
     seed: what a sampled answer was drawn with; None for a greedy one.
     """
 
     id: str
-    family: str
+    task: str
     prompt: str
     tokens: tuple[int, ...]
+    text: str
     finish: str
     rounds: tuple[RoundRecord, ...]
     seed: int | None = None
@@ -79,6 +83,10 @@ def read_answers(path: str | Path) -> tuple[dict[str, Any], dict[str, AnswerReco
 class AnswerFile:
     """Appends answers to a file, made if it is not there; a context manager.
 
+    Args:
+        settings: what the answers depend on.
+        about: what else a reader may want to know; written with the head of a new file, never compared.
+
     Attributes:
         answers: what the file holds, by id.
 
@@ -87,8 +95,9 @@ class AnswerFile:
             another process is writing it.
     """
 
-    def __init__(self, path: str | Path, settings: Mapping[str, Any]) -> None:
+    def __init__(self, path: str | Path, settings: Mapping[str, Any], about: Mapping[str, Any] | None = None) -> None:
         self.path = Path(path)
+        self._about = dict(about or {})
         self.answers: dict[str, AnswerRecord] = {}
         self._lines = LineFile(self.path)
         try:
@@ -118,7 +127,7 @@ class AnswerFile:
             raise DataError(f"{self.path} is not a file of measured answers ({FORMAT})", fix)
         self._lines.trim()
         if not self._lines.whole:
-            self._lines.append({"format": FORMAT, "settings": settings})
+            self._lines.append({"format": FORMAT, "settings": settings, "about": self._about})
             return
         written, self.answers = read_answers(self.path)
         _compare(self.path, written, json.loads(json.dumps(settings)))

@@ -20,10 +20,10 @@ from dspine.evaluate.answers import AnswerFile, AnswerRecord, prompt_digest
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt of a family, as token ids."""
+    """A prompt of a task, as token ids."""
 
     id: str
-    family: str
+    task: str
     prompt_ids: list[int]
 
 
@@ -83,9 +83,10 @@ def _seeded(params: SamplingParams, name: str) -> SamplingParams:
 def _record(question: Question, answer: Completion) -> AnswerRecord:
     return AnswerRecord(
         id=question.id,
-        family=question.family,
+        task=question.task,
         prompt=prompt_digest(question.prompt_ids),
         tokens=answer.token_ids,
+        text=answer.text,
         finish=answer.finish_reason,
         rounds=answer.rounds,
         seed=answer.seed,
