@@ -58,11 +58,26 @@ class NanoPromptsRecipe(Section):
     count: int = Field(gt=0)
 
 
+class DatasetPromptsRecipe(Section):
+    """Prompts from a data set of the hub, or from a local one that the `datasets` library reads."""
+
+    builder: Literal["dataset"]
+    name: str  # a hub id, a folder, or a .json, .jsonl, .csv or .parquet file
+    config: str | None = None  # of a data set that has several
+    split: str = "train"
+    revision: str | None = None  # commit or tag of the hub; give one to get the same rows next year
+    column: str | None = None  # that holds prompt, turns or messages; not given: conversations, messages or prompt
+    source: str | None = None  # that the rows are named by; not given: the last part of the name
+    count: int | None = Field(default=None, gt=0)  # rows taken, by seed and id; not given: all
+    seed: int = 0
+
+
 class BuildRecipe(Section):
     """What a run makes for itself before anything else, each where it is not there yet."""
 
     target: NanoTargetRecipe | None = None  # into `<output>/target`
-    prompts: NanoPromptsRecipe | None = None  # into `data.prompts`
+    prompts: NanoPromptsRecipe | DatasetPromptsRecipe | None = Field(default=None, discriminator="builder")
+    # ... into `data.prompts`
 
 
 class MixEntry(Section):
@@ -71,6 +86,27 @@ class MixEntry(Section):
     source: str
     count: int = Field(gt=0)
     suffix: str = ""  # appended to the last user message
+
+
+class SamplingRecipe(Section):
+    """How answers are drawn; the default is greedy."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0  # of the draws, keyed by row
+
+
+class ServerRecipe(Section):
+    """A server of OpenAI's completions interface (SGLang, vLLM) that answers in the target's place."""
+
+    url: str  # ends in /v1
+    model: str  # the name that the server knows the target by
+    concurrency: int = Field(default=64, gt=0)  # requests under way at once
+    retries: int = Field(default=8, ge=0)  # of a request, with growing waits
+    timeout: float = Field(default=600.0, gt=0)  # seconds until an answer must be there
+    api_key_env: str | None = None  # environment variable with the key, where one is asked for
 
 
 class DataRecipe(Section):
@@ -85,6 +121,15 @@ class DataRecipe(Section):
     max_new_tokens: int = Field(default=1024, gt=1)
     batch: int = Field(default=48, gt=0)  # prompts answered at once
     thinking: bool = False
+    sampling: SamplingRecipe = SamplingRecipe()
+    drafter: str | None = None  # makes the answers faster; they stay what they are
+    server: ServerRecipe | None = None  # not given: answered here
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.server is not None and self.drafter is not None:
+            raise ValueError("drafter and server exclude each other: start the server with the drafter")
+        return self
 
 
 class DrafterRecipe(Section):
@@ -293,10 +338,13 @@ def _override(content: dict[str, Any], override: str) -> None:
 
 
 def _complaint(error: Mapping[str, Any]) -> str:
-    location = tuple(error["loc"])
+    location = _untagged(error["loc"])
     name = ".".join(map(str, location)) or "recipe"
+    if error["type"].startswith("union_tag"):
+        key = error["ctx"]["discriminator"].strip("'")
+        return f"'{name}.{key}': {error['msg']}"
     if error["type"] == "extra_forbidden":
-        meant = _meant(location)
+        meant = _meant(error["loc"])
         return f"unknown key {name!r}" + (f": did you mean {meant!r}?" if meant else "")
     if error["type"] == "missing":
         return f"{name!r} is missing"
@@ -314,17 +362,32 @@ def _known_keys(error: Mapping[str, Any]) -> str | None:
     location = tuple(error["loc"])
     if error["type"] != "extra_forbidden" or _meant(location):
         return None
-    section = ".".join(str(key) for key in location[:-1] if isinstance(key, str)) or "a recipe"
+    section = ".".join(str(key) for key in _untagged(location[:-1]) if isinstance(key, str)) or "a recipe"
     return f"Keys of {section}: {', '.join(_section_at(location[:-1]).model_fields)}."
+
+
+def _untagged(location: Iterable[str | int]) -> tuple[str | int, ...]:
+    """A place as the YAML has it: pydantic puts in which of several sections it took one for."""
+    place = tuple(location)
+    return tuple(key for index, key in enumerate(place) if len(_sections_at(place[:index])) < 2)
 
 
 def _section_at(location: tuple[str | int, ...]) -> type[Section]:
     """The section a place of the YAML belongs to."""
-    section: type[Section] = Recipe
+    return _sections_at(location)[0]
+
+
+def _sections_at(location: tuple[str | int, ...]) -> list[type[Section]]:
+    """The sections that a place may be: several where the next key says which one; none for a value."""
+    sections: list[type[Section]] = [Recipe]
     for key in location:
         if isinstance(key, int):
             continue
-        annotation = section.model_fields[key].annotation
+        if len(sections) > 1:
+            sections = [one for one in sections if key in get_args(one.model_fields["builder"].annotation)]
+            continue
+        field = sections[0].model_fields.get(key) if sections else None
+        annotation = None if field is None else field.annotation
         parts = [annotation, *get_args(annotation)]
-        section = next(part for part in parts if isinstance(part, type) and issubclass(part, Section))
-    return section
+        sections = [part for part in parts if isinstance(part, type) and issubclass(part, Section)]
+    return sections

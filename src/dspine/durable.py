@@ -75,6 +75,10 @@ class LineFile:
         """Remove a last line that a kill cut off."""
         self._file.truncate(self.whole)
 
+    def clear(self) -> None:
+        """Remove all lines."""
+        self._file.truncate(0)
+
     def append(self, value: Mapping[str, Any]) -> None:
         """Add a line; it is wholly in the file when this returns, and not at all when it raises."""
         end = self._file.seek(0, os.SEEK_END)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import assert_fault, parsed
+from tests.support.completions_server import completions_server
 
 import dspine.train.regenerate
 from dspine.drafter import DSpine
@@ -41,7 +42,9 @@ def by_hand(run, models, prompts, tmp_path):
 
 
 def _rows(path: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    head, *rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert head["format"] == "dspine-responses/1"
+    return rows
 
 
 def test_by_hand_it_prints_the_file_and_goes_on_with_it(by_hand, tmp_path):
@@ -98,6 +101,9 @@ def test_prompts_too_long_for_the_recipe_are_counted(run, recipe, prompts, model
         ("recipe.yaml", "--out", "x.jsonl"),
         ("--target", "nano", "--prompts", "p", "--out", "o", "--set", "a=1"),
         ("--batch", "0"),
+        ("--target", "nano", "--prompts", "p", "--out", "o", "--model", "m"),
+        ("--target", "nano", "--prompts", "p", "--out", "o", "--server", "http://x/v1", "--drafter", "nano"),
+        ("--target", "nano", "--prompts", "p", "--out", "o", "--temperature", "-1"),
     ],
 )
 def test_half_a_command_is_a_usage_fault(run, words):
@@ -126,3 +132,32 @@ def test_other_settings_are_refused_and_the_file_stays(by_hand, tmp_path):
 def test_a_drafter_of_another_target_is_refused(by_hand, models, tmp_path):
     assert_fault(by_hand("--drafter", models.stranger), 1, "LM head")
     assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_server_answers_by_hand_and_by_recipe(by_hand, run, recipe, models, tmp_path, monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with completions_server() as server:
+        words = ("--server", server.url, "--model", "served", "--temperature", 0.5, "--top-p", 0.9, "--top-k", 7)
+        result = by_hand(*words)
+        assert result.exit_code == 0, result.stderr
+        assert "4 answers were made into ids here" in result.stderr
+        assert [server.bodies[0][name] for name in ("temperature", "top_p", "top_k")] == [0.5, 0.9, 7]
+        asked = f"data.server={{url: '{server.url}', model: served, concurrency: 2}}"
+        changes = ("--set", f"target={models.target}", "--set", asked, "--set", "data.sampling.temperature=0.3")
+        assert parsed(run("regenerate", recipe, *changes, "--json"))["written"] == 4
+        assert server.bodies[-1]["temperature"] == 0.3
+        before = len(server.bodies)
+        assert parsed(run("regenerate", recipe, *changes, "--json"))["kept"] == 4
+        assert len(server.bodies) == before
+    assert_fault(run("regenerate", recipe, *changes, "--set", "data.drafter=nano"), 1, "exclude each other")
+    assert_fault(run("regenerate", recipe, *changes, "--drafter", models.drafter), 2, "drafts by itself")
+
+
+def test_the_recipe_names_a_drafter(run, recipe, models, monkeypatch, prompts):
+    drafters = []
+    monkeypatch.setattr(
+        "dspine.train.materials.regenerate", lambda *_, drafter, **__: drafters.append(drafter) or Summary(prompts)
+    )
+    changes = ("--set", f"target={models.target}", "--set", f"data.drafter={models.drafter}")
+    assert run("regenerate", recipe, *changes).exit_code == 0
+    assert isinstance(drafters[0], DSpine)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from dspine.config import Recipe, read_recipe
 from dspine.decode.engine import Engine
 from dspine.errors import ConfigError, DataError
 from dspine.train.materials import answer, build, responses, selection
-from dspine.train.responses import meta_path, read_meta, read_responses
+from dspine.train.responses import read_responses
 
 COUNT = 6
 
@@ -66,10 +65,11 @@ def test_a_stopped_run_is_finished(recipe, target):
     whole = by_id(responses(recipe, target))
     path = recipe.data.responses
     lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(lines[:2]) + lines[2][:20])  # killed in the middle of the third row
+    path.write_bytes(b"".join(lines[:3]) + lines[3][:20])  # killed in the middle of the third row
     assert by_id(responses(recipe, target)) == whole
-    path.write_bytes(b"")  # killed before the first
-    assert by_id(responses(recipe, target)) == whole
+    for cut in (b"", lines[0][:9], lines[0]):  # killed before the first, whatever of the head there was
+        path.write_bytes(cut)
+        assert by_id(responses(recipe, target)) == whole
 
 
 def test_an_interrupt_loses_no_answer(recipe, target, monkeypatch):
@@ -104,13 +104,14 @@ def test_responses_alone_will_do(recipe, target):
     assert responses(recipe, target) == rows
 
 
-def test_responses_without_their_settings_are_taken_with_a_warning(recipe, target, capfd):
+def test_responses_without_a_head_are_taken_with_a_warning(recipe, target, capfd):
     rows = responses(recipe, target)
-    meta_path(recipe.data.responses).unlink()
+    path = recipe.data.responses
+    path.write_bytes(path.read_bytes().split(b"\n", 1)[1])
     capfd.readouterr()
     assert responses(recipe, target) == rows
     said = capfd.readouterr().err
-    assert all(words in said for words in ("responses.meta.json is missing", "tiny-qwen3", "template", "thinking off"))
+    assert all(words in said for words in ("does not say how it was made", "tiny-qwen3", "template", "thinking off"))
 
 
 @pytest.mark.parametrize(
@@ -118,8 +119,11 @@ def test_responses_without_their_settings_are_taken_with_a_warning(recipe, targe
 )
 def test_responses_of_another_target_or_template_are_refused(recipe, target, field, message):
     responses(recipe, target)
-    path = meta_path(recipe.data.responses)
-    path.write_text(json.dumps(asdict(replace(read_meta(recipe.data.responses), **{field: "0" * 64}))))
+    path = recipe.data.responses
+    head, rows = path.read_bytes().split(b"\n", 1)
+    given = json.loads(head)
+    given["settings"][field] = "0" * 64
+    path.write_bytes(json.dumps(given).encode() + b"\n" + rows)
     with pytest.raises(DataError, match=message):
         responses(recipe, target)
 
@@ -159,3 +163,28 @@ def test_prompts_are_built_once_and_never_over_others(recipe, tmp_path):
     with pytest.raises(ConfigError, match=r"other prompts than build\.prompts makes"):
         build(read_recipe(tmp_path / "recipe.yaml", [*overrides, "build.prompts.seed=4"]))
     assert made.data.prompts.read_bytes() == content
+
+
+def test_a_data_set_is_read_once(recipe, tmp_path):
+    (tmp_path / "set.jsonl").write_text("".join(json.dumps({"prompt": f"Ask {i}"}) + "\n" for i in range(5)))
+    overrides = [
+        f"data.prompts={tmp_path}/made.jsonl",
+        f"build.prompts={{builder: dataset, name: {tmp_path}/set.jsonl}}",
+    ]
+    made = read_recipe(tmp_path / "recipe.yaml", overrides)
+    build(made)
+    assert {prompt.source for prompt in selection(made).train} == {"set"}
+    assert len(selection(made).train) == 5
+    (tmp_path / "set.jsonl").unlink()
+    build(made)
+    assert len(selection(made).train) == 5
+
+
+def test_the_recipes_drafter_makes_the_answers(recipe, target, monkeypatch):
+    seen = []
+    monkeypatch.setattr("dspine.train.materials.load_drafter", lambda name, *_, **__: name)
+    monkeypatch.setattr("dspine.train.materials.regenerate", lambda *_, drafter, **__: seen.append(drafter))
+    answer(changed(recipe, drafter="mine"), [], target)
+    answer(changed(recipe, drafter="mine"), [], target, "given")
+    answer(recipe, [], target)
+    assert seen == ["mine", "given", None]

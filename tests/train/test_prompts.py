@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dspine.errors import DataError
-from dspine.train.prompts import Prompt, prompts_digest, read_prompts, select
+from dspine.train.prompts import Prompt, prompts_digest, read_prompts
+from dspine.train.selection import select
 
 GOOD = {"id": "a/1", "source": "a", "prompt": "What is two and two?"}
 
@@ -51,12 +52,10 @@ def test_the_three_shapes(tmp_path):
         ({"messages": {}}, "messages must be a list"),
         ({"messages": [{"role": "user"}]}, r"messages\[0\]"),
         ({"messages": [{"role": "bot", "content": "x"}]}, "role 'bot'"),
-        ({"messages": [{"role": "assistant", "content": "x"}]}, "'assistant' where 'user'"),
+        ({"messages": [{"role": "user", "content": "x"}] * 2}, "'user' where 'assistant'"),
         ({"messages": [{"role": "system", "content": "x"}]}, "must end with the user's"),
-        (
-            {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]},
-            "must end with the user's",
-        ),
+        ({"messages": [{"role": "user", "content": "x"}], "system": "y"}, "its system message among them"),
+        ({"turns": ["x"], "system": " "}, "system must be a string"),
         (GOOD, r"id 'a/1' was used before, at .*line 1"),
     ],
 )

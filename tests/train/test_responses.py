@@ -14,7 +14,7 @@ from dspine.train.responses import (
     ResponseMeta,
     ResponseRow,
     ResponseWriter,
-    meta_path,
+    begun,
     read_meta,
     read_responses,
     responses_digest,
@@ -40,7 +40,10 @@ def test_what_is_written_is_read(tmp_path):
     path = written(tmp_path / "deep" / "r.jsonl", *rows)
     assert read_responses(path) == rows
     assert read_meta(path) == META
-    assert sorted(p.name for p in path.parent.iterdir()) == ["r.jsonl", "r.meta.json"]
+    assert [p.name for p in path.parent.iterdir()] == ["r.jsonl"]
+    head = json.loads(path.read_text().splitlines()[0])
+    assert head["format"] == "dspine-responses/1"
+    assert (head["settings"]["template_digest"], head["settings"]["thinking"]) == ("bb", False)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +94,7 @@ def test_a_half_written_line_is_cut_off_and_nothing_else(tmp_path, kept):
     if kept == -1:  # a whole row that only lacks its newline can be read
         assert len(read_responses(path)) == 3
     else:
-        with pytest.raises(DataError, match=r"line 3: not JSON.*\n.*cut off"):
+        with pytest.raises(DataError, match=r"line 4: not JSON.*\n.*cut off"):
             read_responses(path)
     with ResponseWriter(path, META) as writer:
         assert list(writer.rows) == ["a/1", "a/2"]
@@ -115,14 +118,43 @@ def test_other_settings_are_refused_by_name_and_the_file_stays(tmp_path):
     assert read_meta(path) == META
 
 
-def test_rows_without_their_settings_are_refused(tmp_path):
+def test_rows_without_a_head_are_read_and_never_added_to(tmp_path):
     path = written(tmp_path / "r.jsonl", row())
-    meta_path(path).unlink()
-    with pytest.raises(DataError, match=r"cannot read .*r\.meta\.json"):
+    rest = path.read_text().split("\n", 1)[1]
+    path.write_text(rest)
+    assert read_responses(path) == [row()]
+    assert read_meta(path) is None
+    with pytest.raises(DataError, match="does not say how its rows were made"):
         ResponseWriter(path, META)
-    meta_path(path).write_text('{"target": "nano"}')
-    with pytest.raises(DataError, match="does not hold the settings"):
-        ResponseWriter(path, META)
+    assert path.read_text() == rest
+
+
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        ({"format": "dspine-responses/1", "settings": {"target": "nano"}}, "does not hold the settings"),
+        ({"format": "dspine-responses/1"}, "does not hold the settings"),
+        ({"format": "dspine-answers/1", "settings": {}}, "not 'dspine-responses/1'"),
+    ],
+)
+def test_a_head_of_something_else(tmp_path, head, said):
+    path = tmp_path / "r.jsonl"
+    path.write_text(f"{json.dumps(head)}\n{json.dumps(asdict(row()))}\n")
+    before = path.read_bytes()
+    for use in (read_meta, lambda p: ResponseWriter(p, META)):
+        with pytest.raises(DataError, match=said):
+            use(path)
+    assert path.read_bytes() == before
+
+
+def test_a_file_is_begun_with_its_first_whole_line(tmp_path):
+    path = tmp_path / "r.jsonl"
+    assert not begun(path)
+    path.write_bytes(b'{"format": "dspine')  # killed in the middle of the head
+    assert not begun(path)
+    assert begun(written(path))
+    with pytest.raises(DataError, match="cannot read"):
+        begun(tmp_path)
 
 
 def test_a_file_without_rows_takes_new_settings(tmp_path):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dspine.train.regenerate import Summary
 
 BY_HAND = "Without a recipe"
+SERVER = "Without a recipe, through a server"
 
 
 def regenerate(
@@ -33,7 +34,9 @@ def regenerate(
     prompts: Annotated[
         Path | None,
         typer.Option(
-            help='JSONL: {"id": ..., "source": ..., "prompt": ...}.', rich_help_panel=BY_HAND, show_default=False
+            help='JSONL: {"id": ..., "source": ..., "prompt": ...}, or dialogues as ShareGPT or OpenAI write them.',
+            rich_help_panel=BY_HAND,
+            show_default=False,
         ),
     ] = None,
     out: Annotated[
@@ -46,10 +49,33 @@ def regenerate(
     thinking: Annotated[
         bool, typer.Option("--thinking", help="Let the target think first.", rich_help_panel=BY_HAND)
     ] = False,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.", rich_help_panel=BY_HAND)] = 0.0,
+    top_p: Annotated[float, typer.Option(help="1 is off.", rich_help_panel=BY_HAND)] = 1.0,
+    top_k: Annotated[int, typer.Option(help="0 is off.", rich_help_panel=BY_HAND)] = 0,
+    seed: Annotated[int, typer.Option(help="Of the draws, with each row's id.", rich_help_panel=BY_HAND)] = 0,
+    server: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Ask this server of OpenAI's completions interface (SGLang, vLLM): http://localhost:30000/v1. The "
+            "target then gives tokenizer and template alone, and is kept off the GPU.",
+            rich_help_panel=SERVER,
+            show_default=False,
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="The name that the server knows the target by. Default: the target's.",
+            rich_help_panel=SERVER,
+            show_default=False,
+        ),
+    ] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests under way at once.", rich_help_panel=SERVER)] = 64,
     dtype: o.DtypeOption = None,
     as_json: o.JsonOption = False,
 ) -> None:
-    """Let the target answer prompts greedily, and print the file that holds its answers.
+    """Let the target answer prompts, and print the file that holds its answers.
 
     A run that is stopped, however, goes on where it stopped when the same command is given again.
 
@@ -58,6 +84,8 @@ def regenerate(
         dspine regenerate nano
 
         dspine regenerate --target smollm2 --prompts prompts.jsonl --out responses.jsonl -n 256
+
+        dspine regenerate --target Qwen/Qwen3-8B --prompts sharegpt.json --out responses.jsonl --server http://localhost:30000/v1
     """
     if recipe is not None:
         if target or prompts or out:
@@ -68,18 +96,27 @@ def regenerate(
             raise typer.BadParameter("give a recipe, or all of --target, --prompts and --out")
         if overrides:
             raise typer.BadParameter("--set changes a recipe, and none is given")
+        if server is None and model is not None:
+            raise typer.BadParameter("--model is a server's: give --server too")
+        if server is not None and drafter is not None:
+            raise typer.BadParameter("--server and --drafter exclude each other: start the server with the drafter")
+        sampling = o.sampling_params(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
         from dspine.train.prompts import read_prompts
         from dspine.train.regenerate import regenerate as answer_all
+        from dspine.train.server import Server
 
         asked = read_prompts(prompts)
-        models = open_models(target, drafter, dtype=dtype, thinking=thinking)
+        device = "cpu" if server else None
+        models = open_models(target, drafter, dtype=dtype, thinking=thinking, device=device)
         summary = answer_all(
             models.target,
             asked,
             out,
             max_new_tokens=max_new_tokens,
+            sampling=sampling,
             batch=batch,
             drafter=models.network,
+            server=Server(server, model or target, concurrency) if server else None,
             thinking=thinking,
         )
     _report(summary, as_json)
@@ -96,7 +133,12 @@ def _by_recipe(path: str, overrides: list[str], drafter: str | None, dtype: o.Dt
     asked = selection(recipe).train
     if dtype is None and recipe.dtype is not None:
         dtype = o.Dtype(recipe.dtype)
-    models = open_models(recipe.target, drafter, dtype=dtype, thinking=recipe.data.thinking)
+    if recipe.data.server is not None and drafter is not None:
+        raise typer.BadParameter("the recipe has data.server, which drafts by itself: leave --drafter out")
+    device = "cpu" if recipe.data.server else None
+    models = open_models(
+        recipe.target, drafter or recipe.data.drafter, dtype=dtype, thinking=recipe.data.thinking, device=device
+    )
     return answer_prompts(recipe, asked, models.target, models.network)
 
 
@@ -104,6 +146,11 @@ def _report(summary: Summary, as_json: bool) -> None:
     if as_json:
         print_json(asdict(summary) | {"path": str(summary.path), "tokens_per_second": summary.tokens_per_second})
         return
+    if summary.retokenised:
+        note(
+            f"The server gives text without token ids: {summary.retokenised} answers were made into ids here, which "
+            "may differ from those that it drew"
+        )
     left_out = f", {len(summary.too_long)} prompts too long" if summary.too_long else ""
     note(
         f"{summary.written} answers written, {summary.kept} were there before{left_out}; {summary.unfinished} met the "

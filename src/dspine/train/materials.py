@@ -8,24 +8,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dspine.config import NanoPromptsRecipe, Recipe
+from dspine.checkpoint import load_drafter
+from dspine.config import DatasetPromptsRecipe, NanoPromptsRecipe, Recipe
+from dspine.decode.sampling import SamplingParams
 from dspine.drafter.proposal import Drafter
 from dspine.durable import cannot_write, write_aside
 from dspine.errors import ConfigError, DataError
 from dspine.progress import say
 from dspine.target.chat import template_digest
 from dspine.target.model import Target
+from dspine.train.hub import build_from_dataset
 from dspine.train.nano.corpus import prompt_lines
 from dspine.train.nano.target import train_nano_target
-from dspine.train.prompts import Prompt, Selection, read_prompts, select
+from dspine.train.prompts import Prompt, read_prompts
 from dspine.train.regenerate import Summary, is_finished, regenerate, settings_of
-from dspine.train.responses import (
-    ResponseMeta,
-    ResponseRow,
-    meta_path,
-    read_meta,
-    read_responses,
-)
+from dspine.train.responses import ResponseMeta, ResponseRow, begun, read_meta, read_responses
+from dspine.train.selection import Selection, select
+from dspine.train.server import Server
 
 
 def build(recipe: Recipe) -> None:
@@ -36,8 +35,11 @@ def build(recipe: Recipe) -> None:
         DataError: they cannot be written.
         KeyboardInterrupt: passed on once the target's training is saved; the next call goes on from there.
     """
-    if recipe.build.prompts is not None:
-        _build_prompts(recipe.data.prompts, recipe.build.prompts)
+    match recipe.build.prompts:
+        case NanoPromptsRecipe() as asked:
+            _build_prompts(recipe.data.prompts, asked)
+        case DatasetPromptsRecipe() as asked:
+            build_from_dataset(recipe.data.prompts, asked)
     if recipe.build.target is not None:
         train_nano_target(recipe.target, recipe.build.target)
 
@@ -72,24 +74,37 @@ def selection(recipe: Recipe) -> Selection:
 
 
 def answer(recipe: Recipe, prompts: list[Prompt], target: Target, drafter: Drafter | None = None) -> Summary:
-    """Let the target answer the prompts as the recipe says, or go on with that; see `regenerate`."""
+    """Let the target answer the prompts as the recipe says, or go on with that; see `regenerate`.
+
+    Args:
+        drafter: in place of the recipe's.
+    """
+    data = recipe.data
+    if drafter is None and data.drafter is not None:
+        drafter = load_drafter(data.drafter, target, thinking=data.thinking)
     return regenerate(
         target,
         prompts,
-        recipe.data.responses,
-        max_new_tokens=recipe.data.max_new_tokens,
-        batch=recipe.data.batch,
-        max_prompt_tokens=recipe.data.max_prompt_tokens,
+        data.responses,
+        max_new_tokens=data.max_new_tokens,
+        sampling=_sampling(recipe),
+        batch=data.batch,
+        max_prompt_tokens=data.max_prompt_tokens,
         drafter=drafter,
-        thinking=recipe.data.thinking,
+        server=None if data.server is None else Server(**data.server.model_dump()),
+        thinking=data.thinking,
     )
+
+
+def _sampling(recipe: Recipe) -> SamplingParams:
+    return SamplingParams(**recipe.data.sampling.model_dump())
 
 
 def responses(recipe: Recipe, target: Target) -> list[ResponseRow]:
     """The responses to train on. Those that are missing are made from the recipe's prompts.
 
-    A file that answers other prompts than the recipe's, or that came without its settings (`.meta.json`), is taken as
-    it is, and what could not be checked is said.
+    A file that answers other prompts than the recipe's, or that does not say how it was made, is taken as it is, and
+    what could not be checked is said.
 
     Raises:
         DataError: neither responses nor prompts, responses of another target or chat template, or responses that are
@@ -97,7 +112,7 @@ def responses(recipe: Recipe, target: Target) -> list[ResponseRow]:
         KeyboardInterrupt: passed on; whatever was answered is in the file, and the next call goes on from there.
     """
     path, prompts, thinking = recipe.data.responses, recipe.data.prompts, "on" if recipe.data.thinking else "off"
-    if not path.exists() or path.stat().st_size == 0:
+    if not begun(path):
         if not prompts.exists():
             raise DataError(
                 f"no responses at {path} (data.responses), nor prompts at {prompts} (data.prompts) to make them from",
@@ -105,13 +120,12 @@ def responses(recipe: Recipe, target: Target) -> list[ResponseRow]:
             )
         say(f"No responses at {path} yet: {target.name} answers the prompts of {prompts}")
         answer(recipe, selection(recipe).train, target)
-    elif not meta_path(path).exists():
+    elif (meta := read_meta(path)) is None:
         say(
-            f"warning: {meta_path(path)} is missing, so nothing tells whether {target.name} gave the answers in "
-            f"{path}, by this chat template and with thinking {thinking}: they are taken as they are"
+            f"warning: {path} does not say how it was made, so nothing tells whether {target.name} gave the answers in "
+            f"it, by this chat template and with thinking {thinking}: they are taken as they are"
         )
     else:
-        meta = read_meta(path)
         _refuse_others(recipe, target, meta)
         if prompts.exists():
             _finish(recipe, target, meta)
@@ -130,7 +144,15 @@ def _refuse_others(recipe: Recipe, target: Target, meta: ResponseMeta) -> None:
 def _finish(recipe: Recipe, target: Target, meta: ResponseMeta) -> None:
     """Make the answers that a stopped run left out; say what is not as the recipe has it."""
     data, chosen = recipe.data, selection(recipe).train
-    differing = meta.differing(settings_of(target, chosen, max_new_tokens=data.max_new_tokens, thinking=data.thinking))
+    asked = settings_of(
+        target,
+        chosen,
+        max_new_tokens=data.max_new_tokens,
+        thinking=data.thinking,
+        sampling=_sampling(recipe),
+        model=None if data.server is None else data.server.model,
+    )
+    differing = meta.differing(asked)
     if not differing:
         answer(recipe, chosen, target)
         return

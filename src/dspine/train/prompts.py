@@ -1,32 +1,36 @@
-"""Prompts: read from JSONL, chosen by source, and named by a digest.
+"""Prompts: read from JSONL, written, and named by a digest.
 
-One rule: which prompts are chosen depends on their ids and the seed, never on the order of the rows or on
-other sources, so that a selection can be repeated on a file that was shuffled. A row has one of three shapes:
+One rule: a row that says something unknown is refused by file and line. A row has one of three shapes, or is a finished
+dialogue of a public data set (`conversations`), whose answers the target gives anew, turn by turn:
 
     {"id": "a/1", "source": "a", "prompt": "..."}         one user message
     {"messages": [{"role": "user", "content": "..."}]}    a conversation that the target continues
-    {"turns": ["...", "..."]}                             user messages; the target answers each in turn
+    {"turns": ["...", "..."], "system": "..."}            user messages; the target answers each in turn
+    {"conversations": [...]}                              ShareGPT's, with the answers of another model
+    {"messages": [..., {"role": "assistant", ...}]}       OpenAI's, ending with an answer
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from dspine.errors import DataError
 from dspine.jsonl import json_lines
+from dspine.progress import say
+from dspine.train.conversations import Unaskable, dialogue, is_dialogue
 
 Message = dict[str, str]
-Mix = Sequence[tuple[str, int, str]]  # (source, how many rows, suffix of the last user message)
 
 SHAPES = ("prompt", "messages", "turns")
 # What benchmark files carry beside the prompt; read by nobody here.
 CARRIED = ("reference", "category", "meta")
-KNOWN = ("id", "source", *SHAPES, *CARRIED)
+KNOWN = ("id", "source", "system", *SHAPES, *CARRIED)
 
 
 @dataclass(frozen=True)
@@ -46,35 +50,114 @@ class Prompt:
     later: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Selection:
-    """Disjoint prompts: those to train on, and those to measure on."""
-
-    train: list[Prompt]
-    held_out: list[Prompt]
-
-
 def read_prompts(path: str | Path) -> list[Prompt]:
-    """Read a prompt file.
+    """Read a prompt file: JSONL, or one JSON array of rows.
 
-    A row without an id is named after the file and its line (`stem/12`), one without a source after the file.
+    A row without an id is named after the file and its line (`stem/12`), one without a source after the file. Dialogues
+    that cannot be asked turn by turn are left out, and their number is said.
 
     Raises:
         DataError: naming file and line; also for two rows of one id and for a file without rows.
     """
     path = Path(path)
-    prompts: list[Prompt] = []
+    prompts: dict[str, Prompt] = {}
     places: dict[str, str] = {}
-    for number, place, row in json_lines(path):
+    left_out: Counter[str] = Counter()
+    for number, place, row in _rows(path):
+        if is_dialogue(row):
+            _add_dialogue(row, path.stem, prompts, left_out)
+            continue
         prompt = _prompt(row, place, path.stem, number)
-        if prompt.id in places:
-            raise DataError(f"{place}: id {prompt.id!r} was used before, at {places[prompt.id]}")
+        if prompt.id in prompts:
+            first = places.get(prompt.id, "an earlier dialogue")
+            raise DataError(f"{place}: id {prompt.id!r} was used before, at {first}")
         places[prompt.id] = place
-        prompts.append(prompt)
+        prompts[prompt.id] = prompt
+    say_left_out(path, left_out)
     if not prompts:
         fix = 'A row looks like {"id": "a/1", "source": "a", "prompt": "..."}.'
         raise DataError(f"{path} holds no prompts", fix)
-    return prompts
+    return list(prompts.values())
+
+
+def _rows(path: Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """As `json_lines`, and also of a file that is one JSON array, whose places are "file, row n"."""
+    try:
+        with path.open("rb") as file:
+            array = file.read(64).lstrip()[:1] == b"[" and path.suffix == ".json"
+        rows = json.loads(path.read_text(encoding="utf-8")) if array else None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}", "It must be a JSONL file.") from error
+    except ValueError as error:
+        raise DataError(f"{path} is not a JSON array: {error}") from error
+    if rows is None:
+        yield from json_lines(path)
+        return
+    for number, row in enumerate(rows, start=1):
+        place = f"{path}, row {number}"
+        if not isinstance(row, dict):
+            raise DataError(f"{place}: a {type(row).__name__} where a JSON object should be")
+        yield number, place, row
+
+
+def _add_dialogue(row: Mapping[str, Any], source: str, prompts: dict[str, Prompt], left_out: Counter[str]) -> None:
+    """Add what the user says in a finished dialogue, or count why it is left out."""
+    try:
+        prompt = dialogue_prompt(row.get("conversations", row.get("messages")), row, source)
+    except Unaskable as reason:
+        left_out[str(reason)] += 1
+        return
+    if prompt.id in prompts:
+        left_out["id or text was there before"] += 1
+    else:
+        prompts[prompt.id] = prompt
+
+
+def dialogue_prompt(entries: Any, row: Mapping[str, Any], source: str) -> Prompt:
+    """The prompt of a finished dialogue; one without an id is named after its text.
+
+    Raises:
+        Unaskable: it cannot be asked turn by turn.
+    """
+    found = dialogue(entries)
+    given, own_source = row.get("id"), row.get("source")
+    if not isinstance(given, str | int) or isinstance(given, bool) or not str(given).strip():
+        said = json.dumps([found.system, *found.turns], ensure_ascii=False)
+        given = f"{source}/{sha256(said.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+    source = own_source if isinstance(own_source, str) and own_source.strip() else source
+    return Prompt(str(given), source, _opening(found.system, found.turns[0]), found.turns[1:])
+
+
+def _opening(system: str | None, first: str) -> tuple[Message, ...]:
+    user = {"role": "user", "content": first}
+    return (user,) if system is None else ({"role": "system", "content": system}, user)
+
+
+def say_left_out(name: object, left_out: Counter[str]) -> None:
+    """Say how many dialogues were left out, and why."""
+    if left_out:
+        why = "; ".join(f"{reason}: {count}" for reason, count in left_out.most_common())
+        say(f"{name}: {left_out.total()} dialogues are left out ({why})")
+
+
+def prompt_rows(prompts: Iterable[Prompt]) -> bytes:
+    """Prompts as the lines of a file that `read_prompts` reads back.
+
+    Raises:
+        ValueError: a conversation that has both answers in it and later turns, for which there is no shape.
+    """
+    return "".join(json.dumps(_as_row(prompt), ensure_ascii=False) + "\n" for prompt in prompts).encode()
+
+
+def _as_row(prompt: Prompt) -> dict[str, Any]:
+    named = {"id": prompt.id, "source": prompt.source}
+    if not prompt.later:
+        return {**named, "messages": list(prompt.messages)}
+    *system, first = prompt.messages
+    if [message["role"] for message in system] not in ([], ["system"]):
+        raise ValueError(f"prompt {prompt.id!r} has answers before its later turns")
+    said = {"system": system[0]["content"]} if system else {}
+    return {**named, **said, "turns": [first["content"], *prompt.later]}
 
 
 def _prompt(row: dict[str, Any], place: str, stem: str, number: int) -> Prompt:
@@ -93,8 +176,11 @@ def _prompt(row: dict[str, Any], place: str, stem: str, number: int) -> Prompt:
         turns = _filled_list(row["turns"], "turns", place)
         asked = [_text(turn, f"turns[{i}]", place) for i, turn in enumerate(turns)]
     else:
+        if "system" in row:
+            raise DataError(f"{place}: a row with messages has its system message among them")
         return Prompt(name, source, _conversation(row["messages"], place))
-    return Prompt(name, source, ({"role": "user", "content": asked[0]},), tuple(asked[1:]))
+    system = _text(row["system"], "system", place) if "system" in row else None
+    return Prompt(name, source, _opening(system, asked[0]), tuple(asked[1:]))
 
 
 def _conversation(value: Any, place: str) -> tuple[Message, ...]:
@@ -139,65 +225,6 @@ def _text(value: Any, field: str, place: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise DataError(f"{place}: {field} must be a string that is not empty")
     return value
-
-
-def select(prompts: Sequence[Prompt], mix: Mix, seed: int, held_out: int = 0) -> Selection:
-    """Choose prompts by source.
-
-    Of each source the rows are ordered by sha256("seed:id"); the first `count` are for training and the next
-    `held_out` are held out, passing over any whose text is among those trained on.
-
-    Args:
-        prompts: what `read_prompts` gives.
-        mix: (source, count, suffix) each; the suffix is appended to the last user message of either kind.
-        seed: of the order.
-        held_out: held-out rows per source.
-
-    Raises:
-        DataError: a source that is named twice, unknown, or too small.
-    """
-    by_source: dict[str, list[Prompt]] = {}
-    for prompt in prompts:
-        by_source.setdefault(prompt.source, []).append(prompt)
-    names = [source for source, _, _ in mix]
-    for source in names:
-        if source not in by_source:
-            known = ", ".join(sorted(by_source))
-            raise DataError(f"no prompt has the source {source!r}", f"Sources here: {known}.")
-        if names.count(source) > 1:
-            raise DataError(f"the mix names the source {source!r} twice", "Add up the counts.")
-    ordered = {source: sorted(by_source[source], key=lambda p: _rank(seed, p.id)) for source in names}
-    trained = {_asked(p) for source, count, _ in mix for p in ordered[source][:count]}
-    train: list[Prompt] = []
-    kept_out: list[Prompt] = []
-    for source, count, suffix in mix:
-        rest = [p for p in ordered[source][count:] if _asked(p) not in trained]
-        have = len(ordered[source])
-        if have < count or len(rest) < held_out:
-            wanted = f"{count} + {held_out} held out"
-            raise DataError(f"the source {source!r} has {have} prompts; the mix asks for {wanted}")
-        train += [_with_suffix(p, suffix) for p in ordered[source][:count]]
-        kept_out += [_with_suffix(p, suffix) for p in rest[:held_out]]
-    return Selection(train, kept_out)
-
-
-def _rank(seed: int, name: str) -> str:
-    return sha256(f"{seed}:{name}".encode()).hexdigest()
-
-
-def _asked(prompt: Prompt) -> tuple[str, ...]:
-    """What the user says, case and spacing aside: the same question under two ids is one question."""
-    said = [m["content"] for m in prompt.messages if m["role"] == "user"]
-    return tuple(" ".join(text.lower().split()) for text in (*said, *prompt.later))
-
-
-def _with_suffix(prompt: Prompt, suffix: str) -> Prompt:
-    if not suffix:
-        return prompt
-    if prompt.later:
-        return replace(prompt, later=(*prompt.later[:-1], prompt.later[-1] + suffix))
-    last = prompt.messages[-1]
-    return replace(prompt, messages=(*prompt.messages[:-1], {**last, "content": last["content"] + suffix}))
 
 
 def prompts_digest(prompts: Sequence[Prompt]) -> str:

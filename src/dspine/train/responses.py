@@ -1,10 +1,11 @@
-"""Responses: the rows that the target answered, on disk as JSONL with their settings beside them.
+"""Responses: the rows that the target answered, on disk as JSONL under a head that says how they were made.
 
 One rule: a file holds whole rows of one setting. A line that a kill cut off is removed before the next row is
 written, and rows made under other settings are never added.
 
-A row: {"id", "source", "messages", "prompt_ids", "response_ids", "finish_reason"}; `response_ids` ends with
-the end token when the finish reason is "stop". `responses.jsonl` has its settings in `responses.meta.json`.
+The head: {"format": "dspine-responses/1", "settings": {...}}. A row: {"id", "source", "messages", "prompt_ids",
+"response_ids", "finish_reason"}; `response_ids` ends with the end token when the finish reason is "stop". Rows of
+another origin may come without a head.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from dspine.durable import LineFile, write_aside
+from dspine.durable import LineFile
 from dspine.errors import DataError
 from dspine.jsonl import json_lines
 from dspine.train.prompts import Message
 
+FORMAT = "dspine-responses/1"
 FINISHES = ("stop", "length")
 
 
@@ -51,8 +53,10 @@ class ResponseMeta:
     """The settings that the rows of a file share.
 
     Attributes:
-        target, dtype: which model answered, computing in what.
-        head_digest, template_digest: of the target's head and chat template.
+        target, dtype: which model answered, computing in what; a server does not say in what ("as served").
+        head_digest, template_digest: of the target's head, and of its chat template with the thinking flag.
+        thinking: that flag.
+        server: the model by the name that a server knows it by; None: it was answered here.
         sampling: the sampling parameters by name.
         max_new_tokens: cap of an answer.
         prompts_digest: of the prompt set.
@@ -65,6 +69,8 @@ class ResponseMeta:
     sampling: dict[str, Any]
     max_new_tokens: int
     prompts_digest: str
+    thinking: bool = False
+    server: str | None = None
 
     def differing(self, asked: ResponseMeta) -> dict[str, str]:
         """The settings that are not as asked: "name: as it is → as asked", by name."""
@@ -82,7 +88,9 @@ def read_responses(path: str | Path) -> list[ResponseRow]:
     """
     rows: list[ResponseRow] = []
     places: dict[str, str] = {}
-    for _, place, given in json_lines(Path(path)):
+    for number, place, given in json_lines(Path(path)):
+        if number == 1 and "format" in given:
+            continue
         row = _row(given, place)
         if row.id in places:
             raise DataError(f"{place}: id {row.id!r} was used before, at {places[row.id]}")
@@ -142,26 +150,33 @@ def responses_digest(rows: Sequence[ResponseRow]) -> str:
     return sha256(json.dumps(keyed).encode()).hexdigest()
 
 
-def meta_path(path: str | Path) -> Path:
-    """Where the settings of a response file lie: `a.jsonl` → `a.meta.json`."""
-    return Path(path).with_suffix(".meta.json")
+def begun(path: str | Path) -> bool:
+    """Whether there is such a file, with at least one whole line in it."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.readline().endswith(b"\n")
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}", "It must be a JSONL file.") from error
 
 
-def read_meta(path: str | Path) -> ResponseMeta:
-    """The settings of the response file `path`.
+def read_meta(path: str | Path) -> ResponseMeta | None:
+    """The settings at the head of the response file `path`; None for rows without a head.
 
     Raises:
-        DataError: the settings file is missing or is not one.
+        DataError: the file cannot be read, or its head is not that of a response file.
     """
-    place = meta_path(path)
-    try:
-        given = json.loads(place.read_bytes())
-        return ResponseMeta(**given)
-    except OSError as error:
-        fix = f"`dspine regenerate` writes it beside {path}; take both files along."
-        raise DataError(f"cannot read {place}: {error.strerror}", fix) from error
-    except (ValueError, TypeError) as error:
-        raise DataError(f"{place} does not hold the settings of a response file: {error}") from error
+    for _, place, given in json_lines(Path(path)):
+        if "format" not in given:
+            return None
+        if given["format"] != FORMAT:
+            raise DataError(f"{place}: the format is {given['format']!r}, not {FORMAT!r}", "Give a response file.")
+        try:
+            return ResponseMeta(**given["settings"])
+        except (KeyError, TypeError) as error:
+            raise DataError(f"{place} does not hold the settings of a response file: {error}") from error
+    return None
 
 
 class ResponseWriter:
@@ -170,8 +185,8 @@ class ResponseWriter:
     Opening an existing file removes a half-written last line and reads what is there: `rows` by id.
 
     Raises:
-        DataError: the file was written under other settings (their names are given) or without settings, or
-            another process is writing it.
+        DataError: the file was written under other settings (their names are given) or has no head, or another
+            process is writing it.
     """
 
     def __init__(self, path: str | Path, meta: ResponseMeta) -> None:
@@ -198,13 +213,17 @@ class ResponseWriter:
         self.rows[row.id] = row
 
     def _resume(self, meta: ResponseMeta) -> None:
-        if not self._lines.whole:
-            write_aside(meta_path(self.path), json.dumps(asdict(meta), indent=1).encode())
-        elif differing := read_meta(self.path).differing(meta):
+        found = read_meta(self.path) if self._lines.whole else None
+        if self._lines.whole and found is None:
+            raise DataError(f"{self.path} does not say how its rows were made", "Give this run another file.")
+        if found is None or self.path.read_bytes().count(b"\n") == 1:  # a head alone binds nobody
+            self._lines.clear()
+            self._lines.append({"format": FORMAT, "settings": asdict(meta)})
+            return
+        if differing := found.differing(meta):
             raise DataError(
                 f"{self.path} was written under other settings: {'; '.join(differing.values())}",
                 "Use the same settings to go on, or give this run another file.",
             )
         self._lines.trim()
-        if self._lines.whole:
-            self.rows = {row.id: row for row in read_responses(self.path)}
+        self.rows = {row.id: row for row in read_responses(self.path)}
