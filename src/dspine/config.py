@@ -147,7 +147,14 @@ class DrafterRecipe(Section):
     transfer_rank: int | None = Field(default=None, gt=0)
     message_size: int | None = Field(default=None, gt=0)
     top_k: int | None = Field(default=None, gt=0)
-    is_causal: bool | None = None
+    is_causal: bool | None = None  # whether rows of a block see earlier ones alone
+    injected_layers: tuple[int, ...] | None = None  # dspine, as the next four: draft layers after which places hear
+    predecessor: Literal["prediction", "none"] | None = None  # what they hear before tokens are chosen
+    reach: int | None = Field(default=None, gt=0)  # how many places before it a place hears
+    gated: bool | None = None
+    refined: bool | None = None
+    whitening: bool | None = None  # dspine, as the next: how it begins, which its file need not tell
+    readout_init: Literal["directions", "whitened", "random"] | None = None  # what readouts start from
     sliding_window: int | None = Field(default=None, gt=0)
     sliding_layers: tuple[int, ...] | None = None
     logits_start: Literal[0, 1] | None = None  # first row that predicts; 0: rows predict the next token
@@ -168,7 +175,12 @@ class DrafterRecipe(Section):
 
     def sizes(self) -> dict[str, Any]:
         """The sizes given here, by the names of the kind's config."""
-        return self.model_dump(exclude_none=True, exclude={"kind", "draft_vocabulary", "mask_token", "start_from"})
+        apart = {"kind", "draft_vocabulary", "mask_token", "start_from", *self.beginnings()}
+        return self.model_dump(exclude_none=True, exclude=apart)
+
+    def beginnings(self) -> dict[str, Any]:
+        """How a DSpine drafter's transfer space and readouts begin, as far as it is given: no part of its sizes."""
+        return self.model_dump(exclude_none=True, include={"whitening", "readout_init"})
 
 
 class ObjectiveRecipe(Section):
@@ -179,8 +191,13 @@ class ObjectiveRecipe(Section):
 
     ce_weight: float = Field(default=0.1, ge=0, le=1)  # α
     gamma: float = Field(default=7.0, gt=0)
+    alignment: Literal["cosine", "token", "none"] = (
+        "cosine"  # what every layer is held to: the code, the token, nothing
+    )
     alignment_weight: float = Field(default=0.5, ge=0)  # β after its warm-up
     candidate_mass_threshold: float = Field(default=1e-4, ge=0)
+    replacement: Literal["curriculum", "always", "never"] = "curriculum"  # when layers hear the correct predecessors
+    replacement_layers: int | None = Field(default=None, gt=0)  # so many, from the first; not given: 3 of 5, or all
     replacement_probability: float = Field(default=0.5, ge=0, le=1)
     replacement_hold_ratio: float = Field(default=1 / 6, ge=0, le=1)
     replacement_end_ratio: float = Field(default=1 / 3, ge=0, le=1)
@@ -198,6 +215,27 @@ class ObjectiveRecipe(Section):
         if self.replacement_end_ratio < self.replacement_hold_ratio:
             raise ValueError("replacement_end_ratio is smaller than replacement_hold_ratio")
         return self
+
+    @model_validator(mode="after")
+    def _heeded(self) -> Self:
+        """Nothing is given that a switch makes meaningless."""
+        curriculum = {"replacement_probability", "replacement_hold_ratio", "replacement_end_ratio"}
+        idle = {"alignment_weight"} if self.alignment == "none" else set()
+        idle |= curriculum if self.replacement != "curriculum" else set()
+        idle |= {"replacement_layers"} if self.replacement == "never" else set()
+        if given := sorted(idle & self.given().keys()):
+            switches = f"alignment {self.alignment} and replacement {self.replacement}"
+            raise ValueError(f"{', '.join(given)} would change nothing with {switches}")
+        return self
+
+    def settled(self) -> ObjectiveRecipe:
+        """The same with the numbers of the schedules as the switches `alignment` and `replacement` make them."""
+        numbers: dict[str, float] = {"alignment_weight": 0.0} if self.alignment == "none" else {}
+        if self.replacement != "curriculum":
+            always = float(self.replacement == "always")
+            numbers |= {"replacement_probability": always}
+            numbers |= {"replacement_hold_ratio": always, "replacement_end_ratio": always}
+        return self.model_copy(update=numbers)
 
     def given(self) -> dict[str, Any]:
         """What the recipe says itself."""

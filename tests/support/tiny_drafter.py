@@ -55,7 +55,6 @@ def tiny_drafter(
 @torch.no_grad()
 def enliven(drafter: DSpine) -> None:
     """Give writes, predecessor gate and bias random values."""
-    for write in drafter.injection.writes:
-        torch.nn.init.normal_(write.weight, std=0.3)
-    torch.nn.init.normal_(drafter.injection.predecessor_gate.weight, std=0.3)
-    torch.nn.init.normal_(drafter.injection.bias, std=0.3)
+    for name, parameter in drafter.injection.named_parameters():
+        if name.startswith(("writes", "predecessor_gate", "bias", "farther")):
+            torch.nn.init.normal_(parameter, std=0.3)

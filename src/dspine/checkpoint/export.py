@@ -17,6 +17,7 @@ from dspine.checkpoint.opening import Checkpoint, find_drafter, open_checkpoint
 from dspine.checkpoint.record import CheckpointConfig, read_json
 from dspine.checkpoint.saving import export_specforge
 from dspine.checkpoint.specforge import SPECFORGE
+from dspine.checkpoint.switches import refuse_switched
 from dspine.drafter.dspine import DSpine
 from dspine.errors import CheckpointError
 
@@ -30,11 +31,12 @@ def check_export(name_or_path: str | Path, folder: str | Path) -> CheckpointConf
     """What the drafter says of itself, if it can be written to `folder`; neither weights nor target are needed.
 
     Raises:
-        CheckpointError: no such drafter, one that is in SpecForge's layout already, or a folder that is not empty.
+        CheckpointError: no such drafter, one that is in SpecForge's layout already or that it cannot express, or a
+            folder that is not empty.
     """
     source, folder = find_drafter(name_or_path), Path(folder)
     checkpoint = open_checkpoint(source)
-    _ = checkpoint.config.dspine
+    refuse_switched(checkpoint.config.dspine, SPECFORGE.name)
     if checkpoint.layout is SPECFORGE:
         raise CheckpointError(f"{source} is in SpecForge's layout already", "Take it as it is: copy the folder.")
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):

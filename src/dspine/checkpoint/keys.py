@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from dspine.checkpoint.switches import WRITTEN
+
 FORMAT = "dspine_format"  # our own section
 FULL = "full_attention"
 SECTIONS = ("dflash_config", "dspine_config", "rope_parameters", FORMAT)
@@ -29,8 +31,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "model_type": ("qwen3",),
     "hidden_act": ("silu",),
     "attention_bias": (False, None),
-    "is_causal": (True,),
-    "dflash_config.causal": (True,),
     "use_sliding_window": (False, None),
     "rope_scaling": (None,),
     "rope_parameters.rope_type": ("default",),
@@ -58,6 +58,7 @@ _READ = {
         "rope_theta",
         "max_position_embeddings",
         "layer_types",
+        "is_causal",
         "sliding_window",
         "max_window_layers",
         "dtype",
@@ -74,8 +75,8 @@ _READ = {
         "_name_or_path",
     ),
     "rope_parameters.": ("rope_theta",),
-    "dflash_config.": ("mask_token_id", "target_layer_ids", "block_size", "selected_prefix_code_bridge"),
-    "dspine_config.": ("transfer_rank", "message_size", "top_k", *OBJECTIVE),
+    "dflash_config.": ("mask_token_id", "target_layer_ids", "block_size", "causal", "selected_prefix_code_bridge"),
+    "dspine_config.": ("transfer_rank", "message_size", "top_k", *WRITTEN, *OBJECTIVE),
     f"{FORMAT}.": ("version", "layout", "written_by", "target", "training", "draft_vocabulary"),
 }
 KNOWN = NEUTRAL.keys() | {f"{section}{key}" for section, keys in _READ.items() for key in keys}

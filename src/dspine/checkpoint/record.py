@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dspine.checkpoint import switches
 from dspine.checkpoint.fields import Fields
 from dspine.checkpoint.keys import FORMAT, FULL, KNOWN, NEUTRAL, SECTIONS
 from dspine.checkpoint.kinds import KNOWN as KEYS_OF_KINDS
@@ -161,6 +162,7 @@ def _sizes(fields: Fields) -> DSpineConfig:
         "transfer_rank": fields.section("dspine_config").integer("transfer_rank"),
         "message_size": fields.section("dspine_config").integer("message_size"),
         "top_k": fields.section("dspine_config").integer("top_k"),
+        **switches.read(fields),
     }
     try:
         return DSpineConfig(**sizes)

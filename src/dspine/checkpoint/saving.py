@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dspine import __version__
-from dspine.checkpoint import own, specforge
+from dspine.checkpoint import own, specforge, switches
 from dspine.checkpoint.folder import replacing
 from dspine.checkpoint.keys import FORMAT, FULL, OBJECTIVE
 from dspine.checkpoint.kinds import config_json
@@ -96,6 +96,8 @@ def _save(
 ) -> None:
     if dtype not in _DTYPES:
         raise CheckpointError(f"a drafter is saved in bfloat16 or float32, not {dtype}", "Choose one of the two.")
+    if isinstance(drafter, DSpine) and layout is specforge.SPECFORGE:
+        switches.refuse_switched(drafter.config, layout.name)
     _check_replaceable(folder)
     tensors = _trained(drafter, dtype)
     if isinstance(drafter, DSpine):
@@ -177,19 +179,20 @@ def _config(
         "layer_types": [FULL] * c.num_hidden_layers,
         "sliding_window": None,
         "use_sliding_window": False,
-        "is_causal": True,
+        "is_causal": c.is_causal,
         "dtype": str(dtype).removeprefix("torch."),
         "bos_token_id": getattr(target.tokenizer, "bos_token_id", None),
         "eos_token_id": ends[0] if len(ends) == 1 else ends or None,
         "dflash_config": {
             "mask_token_id": c.mask_token_id,
             "target_layer_ids": list(c.target_layer_ids),
-            "causal": True,
+            "causal": c.is_causal,
         },
         "dspine_config": {
             "transfer_rank": c.transfer_rank,
             "message_size": c.message_size,
             "top_k": c.top_k,
+            **switches.written(c),
             **_objective(training),
         },
         FORMAT: _format(layout, target, training, thinking),

@@ -31,11 +31,17 @@ def parameter_shapes(config: DSpineConfig) -> Shapes:
     for layer in range(config.num_hidden_layers):
         shapes |= {f"layers.{layer}.{name}": shape for name, shape in _layer_shapes(config).items()}
         shapes[f"injection.readouts.{layer}.weight"] = (config.transfer_rank, d)
-        shapes[f"injection.writes.{layer}.weight"] = (d, config.message_size)
-    for shared in ("message", "receiver_gate", "predecessor_gate"):
-        shapes[f"injection.{shared}.weight"] = (config.message_size, config.transfer_rank)
-    shapes["injection.bias"] = (config.message_size,)
-    return shapes
+        if layer in config.injected:
+            shapes[f"injection.writes.{layer}.weight"] = (d, config.message_size)
+    return shapes | _shared_shapes(config) if config.injected else shapes
+
+
+def _shared_shapes(config: DSpineConfig) -> Shapes:
+    """What the layers share to hear with."""
+    matrices = ["message"] + ["receiver_gate", "predecessor_gate"] * config.gated
+    matrices += [f"farther.{each}" for each in range(config.reach - 1)]
+    shapes: Shapes = {f"injection.{name}.weight": (config.message_size, config.transfer_rank) for name in matrices}
+    return shapes | ({"injection.bias": (config.message_size,)} if config.gated else {})
 
 
 def _layer_shapes(config: DSpineConfig) -> Shapes:

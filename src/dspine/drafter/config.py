@@ -22,6 +22,8 @@ _POSITIVE = (
     "head_dim",
     "vocab_size",
 )
+PREDECESSORS = ("prediction", "none")
+SWITCHES = ("is_causal", "injected_layers", "predecessor", "reach", "gated", "refined")  # of a DSpineConfig
 
 
 def default_taps(num_layers: int, taps: int) -> tuple[int, ...]:
@@ -149,14 +151,32 @@ class BackboneConfig:
 
 @dataclass(frozen=True)
 class DSpineConfig(BackboneConfig):
-    """Sizes of backbone and injection; M = block_size - 1 candidates a round."""
+    """Sizes of backbone and injection; M = block_size - 1 candidates a round. Behind them the switches of the design.
+
+    Every switch stands as the paper has it; `switched` names those that do not.
+
+    is_causal: a row sees the rows of its block up to itself; False: all of them, as DFlash's do.
+    injected_layers: the draft layers after which places hear, counted from 0; None: all of them.
+    predecessor: what a place hears while the block is drafted: "prediction", the state of the place before it; "none",
+        tokens alone: the anchor at place 1 and, in the refinement, the chosen candidate.
+    reach: w, how many places before it a place hears.
+    gated: whether a gate weighs the message; without one it counts in full.
+    refined: whether the last write is redone with the chosen tokens; else each place proposes its ordinary output.
+    """
 
     transfer_rank: int = 1024
     message_size: int = 512
     top_k: int = 16
+    is_causal: bool = True
+    injected_layers: tuple[int, ...] | None = None
+    predecessor: str = "prediction"
+    reach: int = 1
+    gated: bool = True
+    refined: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._check_switches()
         self._check_positive(("transfer_rank", "message_size", "top_k"))
         if self.top_k > self.vocab_size:
             raise ConfigError(
@@ -168,6 +188,38 @@ class DSpineConfig(BackboneConfig):
                 f"drafter config: transfer_rank {self.transfer_rank} exceeds the hidden size {self.hidden_size}",
                 "The transfer space is a subspace of the target's output embeddings: choose a smaller rank.",
             )
+
+    def _check_switches(self) -> None:
+        layers = self.injected_layers
+        if layers is not None and list(layers) != sorted({i for i in layers if 0 <= i < self.num_hidden_layers}):
+            raise ConfigError(
+                f"drafter config: injected_layers {list(layers)} of {self.num_hidden_layers} draft layers",
+                f"Give distinct layers from 0 to {self.num_hidden_layers - 1}, ascending.",
+            )
+        if self.refined and self.num_hidden_layers - 1 not in self.injected:
+            raise ConfigError(
+                f"drafter config: refined, and injected_layers {list(self.injected)} leaves out the last layer",
+                "Refinement redoes the last layer's write: add the layer, or set refined to false.",
+            )
+        if self.predecessor not in PREDECESSORS:
+            raise ConfigError(
+                f"drafter config: predecessor is {self.predecessor!r}", f"It is one of {', '.join(PREDECESSORS)}."
+            )
+        if not 1 <= self.reach <= self.candidates or (self.reach > 1 and self.predecessor == "none"):
+            raise ConfigError(
+                f"drafter config: reach is {self.reach}, for {self.candidates} places that hear {self.predecessor}",
+                f"Give 1 to {self.candidates}; more than 1 only where places hear predictions.",
+            )
+
+    @property
+    def injected(self) -> tuple[int, ...]:
+        """The draft layers after which places hear."""
+        return tuple(range(self.num_hidden_layers)) if self.injected_layers is None else self.injected_layers
+
+    @property
+    def switched(self) -> dict[str, Any]:
+        """The switches that do not stand as the paper has them."""
+        return {name: value for name in SWITCHES if (value := getattr(self, name)) != getattr(DSpineConfig, name)}
 
     @classmethod
     def proportions(cls, facts: TargetFacts) -> dict[str, int]:

@@ -17,7 +17,6 @@ from dspine.drafter.parallel import ParallelDrafter
 from dspine.drafter.proposal import Proposal
 from dspine.drafter.tables import TargetTables
 from dspine.kernels.law import Law
-from dspine.stages import stage
 
 
 @dataclass(frozen=True)
@@ -36,10 +35,7 @@ class Independent(nn.Module):
         """Nothing: there are no weights."""
 
     def select(self, hidden: Tensor, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
-        with stage("draft/head"):
-            scores = self.tables.logits(hidden)  # (B, M, V_d)
-        with stage("draft/walk"):
-            return self.tables.proposal(*self.tables.choose(scores, law, uniforms))
+        return self.tables.independent(hidden, law, uniforms)
 
 
 def dflash(

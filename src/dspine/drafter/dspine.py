@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from dspine.drafter.backbone import Attend, Backbone
 from dspine.drafter.config import DSpineConfig
 from dspine.drafter.injection import Injection
-from dspine.drafter.masks import CAUSAL
+from dspine.drafter.masks import CAUSAL, Sight
 from dspine.drafter.passes import BlockForm, decode_pass, training_pass
 from dspine.drafter.proposal import Proposal
 from dspine.drafter.tables import TargetTables
@@ -36,13 +36,30 @@ class BlockStates:
 
     hidden: (..., M, d) the ordinary output after the final norm.
     last: (..., M, d) u_L, the last layer's state before its injection.
-    readouts: per layer, unit vectors (..., M, r): the readout of the state *after* that layer's injection; empty
-        unless asked for.
+    farther: (..., M, a) what the last layer hears from farther away than the predecessor; None where the reach is 1.
+    heard: per layer, (..., M, d): the state *after* that layer's injection; empty unless asked for.
+    readouts: per layer, unit vectors (..., M, r): their readouts; empty unless asked for.
     """
 
     hidden: Tensor
     last: Tensor
+    farther: Tensor | None
+    heard: list[Tensor]
     readouts: list[Tensor]
+
+    def grouped(self, *leading: int) -> BlockStates:
+        """The same with the blocks' dimension split into `leading` ones."""
+
+        def split(x: Tensor) -> Tensor:
+            return x.reshape(*leading, *x.shape[1:])
+
+        return BlockStates(
+            hidden=split(self.hidden),
+            last=split(self.last),
+            farther=None if self.farther is None else split(self.farther),
+            heard=[split(state) for state in self.heard],
+            readouts=[split(readout) for readout in self.readouts],
+        )
 
 
 @dataclass(frozen=True)
@@ -80,7 +97,8 @@ class DSpine(nn.Module):
     ) -> None:
         super().__init__()
         self.config = config
-        self.form = BlockForm(config.block_size, config.mask_token_id, (CAUSAL,) * config.num_hidden_layers)
+        sight = CAUSAL if config.is_causal else Sight(causal=False)
+        self.form = BlockForm(config.block_size, config.mask_token_id, (sight,) * config.num_hidden_layers)
         self.backbone = Backbone(config)
         self.injection = Injection(
             config.num_hidden_layers,
@@ -88,6 +106,9 @@ class DSpine(nn.Module):
             config.transfer_rank,
             config.message_size,
             space.directions,
+            injected=config.injected,
+            gated=config.gated,
+            reach=config.reach,
         )
         self.space = space
         self.tables = TargetTables(embedding, head, draft_ids)
@@ -105,6 +126,11 @@ class DSpine(nn.Module):
     @property
     def candidates(self) -> int:
         return self.config.candidates
+
+    @property
+    def refines(self) -> bool:
+        """Whether the last write is redone with chosen tokens."""
+        return self.config.refined
 
     @property
     def target_layer_ids(self) -> tuple[int, ...]:
@@ -140,7 +166,7 @@ class DSpine(nn.Module):
         positions: Tensor,
         attend: Attend,
         replacement: Replacement | None,
-        with_readouts: bool,
+        supervised: bool,
     ) -> BlockStates:
         """Run all layers over packed blocks.
 
@@ -149,7 +175,7 @@ class DSpine(nn.Module):
             positions: (B, W).
             attend: where keys and values go.
             replacement: correct predecessors, over (B·W/(M+1)) blocks.
-            with_readouts: whether the readouts after injection are kept.
+            supervised: whether the states after injection and their readouts are kept.
 
         Returns:
             states over (blocks, M, ·), blocks in row-major order.
@@ -158,7 +184,9 @@ class DSpine(nn.Module):
         x = self.tables.embedding(tokens).to(self.dtype)
         rotary = self.backbone.rotary(positions, x.dtype)
         anchor_code = self.codes[tokens.reshape(-1, size)[:, 0]].unsqueeze(1)  # (blocks, 1, r)
+        states: list[Tensor] = []
         readouts: list[Tensor] = []
+        farther: Tensor | None = None
         final = len(self.backbone.layers) - 1
         last = x
         for index, layer in enumerate(self.backbone.layers):
@@ -167,34 +195,65 @@ class DSpine(nn.Module):
             with stage("draft/injection"):
                 blocks = x.reshape(-1, size, x.shape[-1])
                 state = blocks[:, 1:]  # (blocks, M, d)
-                receiver = self.injection.readout(index, state)
-                predecessor = torch.cat((anchor_code.to(receiver.dtype), receiver[:, :-1]), dim=1)
-                if replacement is not None and index < replacement.layers:
-                    predecessor = torch.where(replacement.chosen, replacement.codes.to(predecessor.dtype), predecessor)
-                heard = self.injection.deliver(index, state, receiver, predecessor)
-                if with_readouts:
+                heard, farther = self._hear(index, state, anchor_code, replacement)
+                if supervised:
+                    states.append(heard)
                     readouts.append(self.injection.readout(index, heard))
                 if index == final:
                     last, hidden = state, self.backbone.norm(heard)
                 else:
                     x = torch.cat((blocks[:, :1], heard), dim=1).view(x.shape)
-        return BlockStates(hidden=hidden, last=last, readouts=readouts)
+        return BlockStates(hidden=hidden, last=last, farther=farther, heard=states, readouts=readouts)
 
-    def refine(self, last: Tensor, predecessors: Tensor) -> Tensor:
+    def _hear(
+        self, layer: int, state: Tensor, anchor_code: Tensor, replacement: Replacement | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """One layer's injection in the parallel pass.
+
+        Args:
+            state: u_l (blocks, M, d). anchor_code: (blocks, 1, r).
+
+        Returns:
+            h_l (blocks, M, d), and what it heard from farther away (blocks, M, a), if it listens there.
+        """
+        if layer not in self.config.injected:
+            return state, None
+        receiver = self.injection.readout(layer, state)
+        anchor_code = anchor_code.to(receiver.dtype)
+        if self.config.predecessor == "none":
+            first = self.injection.deliver(layer, state[:, :1], receiver[:, :1], anchor_code)
+            return torch.cat((first, state[:, 1:]), dim=1), None
+        predecessor = torch.cat((anchor_code, receiver[:, :-1]), dim=1)
+        if replacement is not None and layer < replacement.layers:
+            predecessor = torch.where(replacement.chosen, replacement.codes.to(predecessor.dtype), predecessor)
+        farther = None if self.config.reach == 1 else self.injection.from_farther(predecessor)
+        return self.injection.deliver(layer, state, receiver, predecessor, farther), farther
+
+    def refine(self, last: Tensor, predecessors: Tensor, farther: Tensor | None = None) -> Tensor:
         """Last-write refinement: the last layer's injection redone with tokens that are known.
+
+        Only the predecessor's part depends on the token: what is heard from farther away stays as it was drafted, so
+        that a table over pairs of candidates says all.
 
         Args:
             last: u_L (..., d).
             predecessors: token ids (...), broadcastable to last's leading dimensions.
+            farther: of the same pass (..., a), where the drafter's reach is beyond the predecessor.
 
         Returns:
             final-normed states (..., d).
         """
+        if (farther is None) != (self.config.reach == 1):
+            raise ValueError(f"a drafter of reach {self.config.reach} refines with what it heard from farther away")
         layer = len(self.backbone.layers) - 1
         receiver = self.injection.readout(layer, last)
         code = self.codes[predecessors].to(receiver.dtype)
-        refined: Tensor = self.backbone.norm(self.injection.deliver(layer, last, receiver, code))
-        return refined
+        return self.final(self.injection.deliver(layer, last, receiver, code, farther))
+
+    def final(self, state: Tensor) -> Tensor:
+        """What the head reads of a layer's state (..., d): the final norm of it."""
+        normed: Tensor = self.backbone.norm(state)
+        return normed
 
     def candidate_scores(self, hidden: Tensor, candidates: Tensor) -> Tensor:
         """Scores of given tokens: hidden (..., d), token ids (..., K) → (..., K)."""
@@ -236,14 +295,10 @@ class DSpine(nn.Module):
             replacement = Replacement(codes, replaced.reshape(-1, 1, 1), replaced_layers)
 
         def run(inputs: Tensor, positions: Tensor, attend: Attend) -> BlockStates:
-            return self._states(inputs, positions, attend, replacement, with_readouts=True)
+            return self._states(inputs, positions, attend, replacement, supervised=True)
 
         states = training_pass(self.form, self.backbone, features.to(self.dtype), lengths, anchors, tokens[..., 0], run)
-        return BlockStates(
-            hidden=states.hidden.reshape(batch, per_row, *states.hidden.shape[1:]),
-            last=states.last.reshape(batch, per_row, *states.last.shape[1:]),
-            readouts=[readout.reshape(batch, per_row, *readout.shape[1:]) for readout in states.readouts],
-        )
+        return states.grouped(batch, per_row)
 
     # ---------------------------------------------------------------- decoding
 
@@ -255,10 +310,12 @@ class DSpine(nn.Module):
 
     def propose(self, cache: RowCache, first: int, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
         states = self.draft_block(cache, first, anchors)
+        if not self.config.refined:
+            return self.tables.independent(states.hidden, law, uniforms)
         with stage("draft/head"):
             candidates = self.top_candidates(states.hidden)  # (B, M, K)
         with stage("draft/scores"):
-            scores = self.transition_cache(states.last, anchors, candidates)
+            scores = self.transition_cache(states.last, anchors, candidates, states.farther)
         with stage("draft/walk"):
             return walked(scores, candidates, law, uniforms)
 
@@ -266,18 +323,22 @@ class DSpine(nn.Module):
         """One pass over one block a row: anchors (B,) at the rows' context lengths → states over (B, M, ·)."""
 
         def run(tokens: Tensor, positions: Tensor, attend: Attend) -> BlockStates:
-            return self._states(tokens, positions, attend, None, with_readouts=False)
+            return self._states(tokens, positions, attend, None, supervised=False)
 
         return decode_pass(self.form, cache, first, anchors, run)
 
-    def transition_cache(self, last: Tensor, anchors: Tensor, candidates: Tensor) -> Tensor:
+    def transition_cache(
+        self, last: Tensor, anchors: Tensor, candidates: Tensor, farther: Tensor | None = None
+    ) -> Tensor:
         """T (B, M, K, K): the refined score at place t of candidate j, had predecessor i been chosen.
 
         Args:
             last: u_L (B, M, d).
             anchors: (B,) the one predecessor of place 1, so that all its K rows are alike.
             candidates: V_t (B, M, K) token ids.
+            farther: (B, M, a), see `refine`.
         """
-        refined = self.refine(last.unsqueeze(2), predecessors(anchors, candidates))  # (B, M, K, d)
+        beyond = None if farther is None else farther.unsqueeze(2)
+        refined = self.refine(last.unsqueeze(2), predecessors(anchors, candidates), beyond)  # (B, M, K, d)
         rows = self.head[candidates].to(refined.dtype)  # (B, M, K, d)
         return refined @ rows.transpose(2, 3)

@@ -9,11 +9,14 @@ layer; depth carries conditioning along the block. Source: DSpine (arXiv 2609.36
 
 G_q, G_p, A, b are shared by all layers; R_l and W_l are a layer's own. W_l = 0, G_p = 0 and b = 0 at the start, so
 that an untrained injection changes no bit.
+
+A reach of w > 1 adds Σ_{j=2..w} A_j z_{l,t-j} to the message, as far as t-j is a row of the block; A_j starts at 0.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import cast
 
 import torch
@@ -31,28 +34,72 @@ class Injection(nn.Module):
         rank: transfer rank r.
         message: message size a.
         directions: P_rᵀ (r, d), where every readout starts.
+        injected: the layers that write, from 0; None: all. The others have a readout alone, for their supervision.
+        gated: whether a gate weighs the message.
+        reach: w.
     """
 
-    def __init__(self, layers: int, width: int, rank: int, message: int, directions: Tensor) -> None:
+    def __init__(
+        self,
+        layers: int,
+        width: int,
+        rank: int,
+        message: int,
+        directions: Tensor,
+        *,
+        injected: Collection[int] | None = None,
+        gated: bool = True,
+        reach: int = 1,
+    ) -> None:
         super().__init__()
+        writing = range(layers) if injected is None else injected
         self.scale = math.sqrt(rank)
+        self.gated = gated
         self.readouts = nn.ModuleList(nn.Linear(width, rank, bias=False) for _ in range(layers))
-        self.writes = nn.ModuleList(nn.Linear(message, width, bias=False) for _ in range(layers))
-        self.message = nn.Linear(rank, message, bias=False)
-        self.receiver_gate = nn.Linear(rank, message, bias=False)
-        self.predecessor_gate = nn.Linear(rank, message, bias=False)
-        self.bias = nn.Parameter(torch.zeros(message))
         with torch.no_grad():
             for layer in range(layers):
                 self._linear(self.readouts, layer).weight.copy_(directions)
-                self._linear(self.writes, layer).weight.zero_()
-            self.predecessor_gate.weight.zero_()
+        if not writing:
+            return
+        self.writes = nn.ModuleList(
+            nn.Linear(message, width, bias=False) if layer in writing else nn.Identity() for layer in range(layers)
+        )
+        self.message = nn.Linear(rank, message, bias=False)
+        if gated:
+            self.receiver_gate = nn.Linear(rank, message, bias=False)
+            self.predecessor_gate = nn.Linear(rank, message, bias=False)
+            self.bias = nn.Parameter(torch.zeros(message))
+            nn.init.zeros_(self.predecessor_gate.weight)
+        if reach > 1:
+            self.farther = nn.ModuleList(nn.Linear(rank, message, bias=False) for _ in range(reach - 1))
+            for each in range(reach - 1):
+                nn.init.zeros_(self._linear(self.farther, each).weight)
+        for layer in writing:
+            nn.init.zeros_(self._linear(self.writes, layer).weight)
 
     def readout(self, layer: int, state: Tensor) -> Tensor:
         """normalize(R_l u): (..., d) → unit vectors (..., r), at least float32."""
         return unit_normalise(self.readouts[layer](state))
 
-    def deliver(self, layer: int, state: Tensor, receiver: Tensor, predecessor: Tensor) -> Tensor:
+    def from_farther(self, senders: Tensor) -> Tensor:
+        """Σ_{j=2..w} A_j z_{t-j} for t = 1..M, where w > 1.
+
+        Args:
+            senders: unit vectors (..., M, r): what rows 0..M-1 say.
+
+        Returns:
+            (..., M, a), in the type of the weights.
+        """
+        heard = []
+        for distance in range(1, len(self.farther) + 1):
+            matrix = self._linear(self.farther, distance - 1).weight
+            said = (self.scale * senders[..., :-distance, :]).to(matrix.dtype)  # (..., M - distance, r)
+            heard.append(nn.functional.pad(nn.functional.linear(said, matrix), (0, 0, distance, 0)))
+        return torch.stack(heard).sum(0)
+
+    def deliver(
+        self, layer: int, state: Tensor, receiver: Tensor, predecessor: Tensor, farther: Tensor | None = None
+    ) -> Tensor:
         """h = u + RMS(u) · W_l (g ⊙ m).
 
         Args:
@@ -60,20 +107,26 @@ class Injection(nn.Module):
             state: u (..., d).
             receiver: unit vectors (..., r), the readout of `state`.
             predecessor: unit vectors (..., r): the neighbour's readout, or a token's code.
+            farther: what is heard from farther away (..., a); None where w = 1.
 
         Returns:
             (..., d); leading dimensions broadcast.
         """
         kind = state.dtype
-        gated = gated_message(
-            (self.scale * receiver).to(kind),
-            (self.scale * predecessor).to(kind),
-            self.receiver_gate.weight,
-            self.predecessor_gate.weight,
-            self.message.weight,
-            self.bias,
-        )
-        return write_back(state, gated, self._linear(self.writes, layer).weight)
+        sender = (self.scale * predecessor).to(kind)
+        if self.gated:
+            message = gated_message(
+                (self.scale * receiver).to(kind),
+                sender,
+                self.receiver_gate.weight,
+                self.predecessor_gate.weight,
+                self.message.weight,
+                self.bias,
+                farther,
+            )
+        else:
+            message = self.message(sender) if farther is None else self.message(sender) + farther
+        return write_back(state, message, self._linear(self.writes, layer).weight)
 
     @staticmethod
     def _linear(modules: nn.ModuleList, layer: int) -> nn.Linear:

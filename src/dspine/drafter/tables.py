@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from dspine.drafter.proposal import Proposal
 from dspine.kernels.law import Law, draw, law_probs, likeliest
 from dspine.kernels.packed import PackedLinear, linear_of, packable
+from dspine.stages import stage
 
 
 class TargetTables:
@@ -75,6 +76,13 @@ class TargetTables:
             raise ValueError("sampled rows need uniforms")
         probs = law_probs(scores, law)
         return self.tokens(draw(probs, uniforms)), probs
+
+    def independent(self, hidden: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
+        """A token for each place by its own scores alone: hidden (B, M, d), final-normed."""
+        with stage("draft/head"):
+            scores = self.logits(hidden)  # (B, M, V_d)
+        with stage("draft/walk"):
+            return self.proposal(*self.choose(scores, law, uniforms))
 
     def proposal(self, tokens: Tensor, probs: Tensor | None, confidence: Tensor | None = None) -> Proposal:
         """The proposal of tokens (B, M) drawn from laws (B, M, V_d) over the draft vocabulary."""

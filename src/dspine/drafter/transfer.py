@@ -42,8 +42,11 @@ class TransferSpace:
         return directions
 
     @classmethod
-    def fit(cls, head: Tensor, rank: int) -> TransferSpace:
+    def fit(cls, head: Tensor, rank: int, *, whitening: bool = True) -> TransferSpace:
         """Make the space from the target's LM head (V, d).
+
+        Args:
+            whitening: whether directions count alike; else as much as the rows vary along them (the basis is P_rᵀ).
 
         Raises:
             ConfigError: fewer than `rank` directions have an eigenvalue of at least 1e-6 of the first.
@@ -69,7 +72,7 @@ class TransferSpace:
                 f"(eigenvalue at least {SMALLEST:g} of the first)",
                 f"Set transfer_rank to at most {usable}.",
             )
-        basis = vectors.T / values.sqrt()[:, None]
+        basis = vectors.T / values.sqrt()[:, None] if whitening else vectors.T
         return cls.from_basis(head, mean.float(), basis.float())
 
     @classmethod

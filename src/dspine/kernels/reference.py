@@ -43,21 +43,24 @@ def gated_message(
     predecessor_gate: Tensor,
     message: Tensor,
     bias: Tensor,
+    farther: Tensor | None = None,
 ) -> Tensor:
-    """g ⊙ m with g = σ(G_q z_t + G_p z_{t-1} + b) and m = A z_{t-1}.
+    """g ⊙ m with g = σ(G_q z_t + G_p z_{t-1} + b) and m = A z_{t-1} + what is heard from farther away.
 
     Args:
         receiver: z_t, broadcastable to (..., r).
         predecessor: z_{t-1} (..., r), a state's or a token's.
         receiver_gate, predecessor_gate, message: G_q, G_p, A, each (a, r).
         bias: b (a).
+        farther: messages of places before the predecessor, broadcastable to (..., a); None: there are none.
 
     Returns:
         (..., a).
     """
     linear = torch.nn.functional.linear
     gate = torch.sigmoid(linear(receiver, receiver_gate, bias) + linear(predecessor, predecessor_gate))
-    return gate * linear(predecessor, message)
+    heard = linear(predecessor, message)
+    return gate * (heard if farther is None else heard + farther)
 
 
 def write_back(state: Tensor, message: Tensor, write: Tensor) -> Tensor:

@@ -13,6 +13,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from dspine.config import ObjectiveRecipe
+from dspine.drafter.config import DSpineConfig
+from dspine.errors import ConfigError
 from dspine.train.blocks import keyed_random
 
 
@@ -48,6 +51,32 @@ def replacement_probability(
 def replaced_layers(layers: int) -> int:
     """How many of L draft layers hear correct predecessors in a replaced block: 3 of 5, never all."""
     return min(round(0.6 * layers), layers - 1)
+
+
+def replacement_layers(goal: ObjectiveRecipe, drafter: DSpineConfig) -> int:
+    """How many draft layers, from the first, hear correct predecessors in a replaced block.
+
+    Raises:
+        ConfigError: there is nothing to replace, or the correct tokens would reach the places that are to predict them.
+    """
+    if goal.replacement == "never":
+        return 0
+    layers, never = drafter.num_hidden_layers, "Set objective.replacement to never."
+    default = layers if goal.replacement == "always" else replaced_layers(layers)
+    count = default if goal.replacement_layers is None else goal.replacement_layers
+    if count == 0:  # a single layer, which the curriculum leaves alone
+        return 0
+    if not drafter.is_causal:
+        what = "drafter.is_causal is false: a correct predecessor would reach the place that is to predict it"
+        raise ConfigError(what, never)
+    if count > layers:
+        raise ConfigError(f"objective.replacement_layers is {count}, of {layers} draft layers", "Give fewer.")
+    if drafter.predecessor == "none" or not any(layer < count for layer in drafter.injected):
+        raise ConfigError(
+            f"objective.replacement is {goal.replacement}, and none of the first {count} layers hears predecessors",
+            never,
+        )
+    return count
 
 
 def draw_replaced(counts: Sequence[int], probability: float, *, seed: int, step: int, samples: Sequence[str]) -> Tensor:

@@ -76,7 +76,7 @@ def measure_tau(
     with _measuring(drafter):
         refined = _answer(target, drafter, prompts, params)
         ordinary = None
-        if isinstance(drafter, DSpine):
+        if isinstance(drafter, DSpine) and drafter.refines:
             ordinary = pooled_tau(_answer(target, Unrefined(drafter), prompts, params))
     return Acceptance(pooled_tau(refined), ordinary, len(prompts), sum(len(c.rounds) for c in refined))
 

@@ -17,10 +17,11 @@ from torch import Tensor
 
 from dspine.checkpoint import check_mask_token, drafter_digest, load_drafter
 from dspine.config import Recipe
-from dspine.drafter import KINDS, Network, kind_of
+from dspine.drafter import KINDS, DSpine, DSpineConfig, Network, kind_of
 from dspine.errors import ConfigError, DataError
 from dspine.target import Target, load_target
 from dspine.target.chat import render
+from dspine.train.beginning import begin
 from dspine.train.blocks import eligible_anchors
 from dspine.train.features import FeatureStore, write_features
 from dspine.train.materials import build, responses, selection
@@ -111,8 +112,19 @@ def build_drafter(recipe: Recipe, target: Target, rows: Sequence[ResponseRow]) -
     head = target.head_weight.detach().float()
     with torch.random.fork_rng():
         torch.manual_seed(recipe.training.seed)
-        drafter = kind.build(config, target.embedding, head, ids).to(target.device)
+        if isinstance(config, DSpineConfig):
+            drafter: Network = begin(config, target.embedding, head, ids, **recipe.drafter.beginnings())
+        elif given := recipe.drafter.beginnings():
+            raise ConfigError(f"drafter config: unknown {', '.join(given)}", f"A {kind.title} drafter has none.")
+        else:
+            drafter = kind.build(config, target.embedding, head, ids)
+    drafter = drafter.to(target.device)
     if recipe.drafter.start_from is not None:
+        if given := recipe.drafter.beginnings():
+            raise ConfigError(
+                f"drafter.start_from brings what {' and '.join(given)} would choose",
+                "Give the one or the other.",
+            )
         _start_from(recipe.drafter.start_from, drafter, target)
     return drafter, 1.0 if ids is None else coverage(answers, ids)
 
@@ -132,6 +144,8 @@ def _start_from(name: str, drafter: Network, target: Target) -> None:
             "Give this recipe the same sizes, or leave start_from out.",
         )
     drafter.load_state_dict(given.state_dict())
+    if isinstance(drafter, DSpine) and isinstance(given, DSpine):
+        drafter.space = given.space  # the very one it was trained with
 
 
 def mask_id(target: Target, token: str) -> int:
@@ -192,7 +206,9 @@ def _identity(recipe: Recipe, target: Target, drafter: Network, rows: Sequence[R
     """What must agree for a run to go on, by the name that an error gives it."""
     ids = None if drafter.draft_ids is None else drafter.draft_ids.tolist()
     start = recipe.drafter.start_from
-    built = [repr(drafter.config), ids] + ([drafter_digest(start)] if start else [])
+    built: list[Any] = [repr(drafter.config), ids] + ([drafter_digest(start)] if start else [])
+    if given := recipe.drafter.beginnings():
+        built.append(given)
     return {
         "target": target.head_digest,
         "responses": responses_digest(rows),

@@ -21,7 +21,7 @@ from dspine.errors import DataError
 from dspine.train.curriculum import (
     alignment_weight,
     learning_rate,
-    replaced_layers,
+    replacement_layers,
     replacement_probability,
     warmup_steps,
 )
@@ -111,7 +111,7 @@ class Trainer:
 
     def moment(self, step: int) -> Moment:
         """What the schedules say at a step (from 0)."""
-        goal = self.recipe.objective
+        goal = self.recipe.objective.settled()
         return Moment(
             step=step,
             epoch=step // self.per_epoch,
@@ -243,7 +243,7 @@ class Trainer:
     def _facts(self, acceptance: Acceptance | None) -> dict[str, Any]:
         """What the finished drafter's folder tells of its training."""
         drafter = self.learner.drafter
-        refined = isinstance(drafter, DSpine)
+        heard = replacement_layers(self.recipe.objective, drafter.config) if isinstance(drafter, DSpine) else None
         return {
             "steps": self.progress.step,
             "skipped_steps": self.progress.skipped,
@@ -255,8 +255,9 @@ class Trainer:
             "draft_vocabulary_coverage": round(self.prepared.coverage, 4),
             "responses_digest": self.prepared.identity["responses"],
             "acceptance": None if acceptance is None else asdict(acceptance),
-            **({"replacement_layers": replaced_layers(drafter.config.num_hidden_layers)} if refined else {}),
             **objective_facts(self.recipe.drafter.kind, self.recipe.objective),
+            **({} if heard is None else {"replacement_layers": heard}),
+            **self.recipe.drafter.beginnings(),
             **self.recipe.training.model_dump(mode="json", exclude=FREE | {"steps", "epochs"}),
         }
 

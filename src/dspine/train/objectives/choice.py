@@ -17,6 +17,7 @@ from dspine.drafter.eagle3 import Eagle3
 from dspine.drafter.parallel import ParallelDrafter
 from dspine.drafter.registry import KINDS, Network, kind_of
 from dspine.errors import ConfigError
+from dspine.train.curriculum import replacement_layers
 from dspine.train.objectives.dflash import DFlashObjective, DFlashWeights
 from dspine.train.objectives.dflash2 import DFlash2Objective, DFlash2Weights
 from dspine.train.objectives.domino import DominoObjective, DominoWeights
@@ -40,6 +41,7 @@ _PARALLEL: dict[str, Callable[..., Objective]] = {
 }
 # A recipe's objective is DSpine's where it has a default.
 _DSPINE = [name for name, field in ObjectiveRecipe.model_fields.items() if field.default is not None]
+_DSPINE.append("replacement_layers")  # whose default depends on the drafter
 
 
 def objective_for(drafter: Network, recipe: Recipe, precision: torch.dtype) -> Objective:
@@ -51,8 +53,14 @@ def objective_for(drafter: Network, recipe: Recipe, precision: torch.dtype) -> O
     goal = recipe.objective
     match drafter:
         case DSpine():
-            weights = Weights(goal.ce_weight, goal.gamma, goal.candidate_mass_threshold, goal.chunk)
-            return DSpineObjective(drafter, weights, precision=precision, seed=recipe.training.seed)
+            weights = Weights(goal.ce_weight, goal.gamma, goal.candidate_mass_threshold, goal.alignment, goal.chunk)
+            return DSpineObjective(
+                drafter,
+                weights,
+                precision=precision,
+                seed=recipe.training.seed,
+                replaced_layers=replacement_layers(goal, drafter.config),
+            )
         case Eagle3():
             return Eagle3Objective(drafter, Eagle3Weights(**goal.given()), precision=precision)
         case ParallelDrafter():
@@ -72,5 +80,5 @@ def objective_facts(kind: str, goal: ObjectiveRecipe) -> dict[str, Any]:
         raise ConfigError(
             f"objective: a {KINDS[kind].title} drafter's has no {', '.join(unknown)}", f"It has {', '.join(known)}."
         )
-    facts = asdict(weights(**goal.given())) if weights else goal.model_dump(mode="json", include=set(known))
-    return {name: value for name, value in facts.items() if name != "chunk"}
+    facts = asdict(weights(**goal.given())) if weights else goal.settled().model_dump(mode="json", include=set(known))
+    return {name: value for name, value in facts.items() if name != "chunk" and value is not None}
