@@ -37,7 +37,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 @pytest.fixture(autouse=True)
 def float32_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same tokens on every machine, whatever its processor multiplies fastest."""
-    monkeypatch.setattr("dspine.kernels.packed.multiplies_bfloat16", lambda: False)
+    monkeypatch.setattr("dspine.kernels.alike.bfloat16_serves", lambda: False)
 
 
 @pytest.fixture(scope="session", autouse=True)

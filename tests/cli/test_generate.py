@@ -18,7 +18,7 @@ def test_only_the_answer_is_on_standard_output(generate):
 
 
 def test_bfloat16_is_the_default_of_a_cpu_that_multiplies_it(generate, monkeypatch):
-    monkeypatch.setattr("dspine.kernels.packed.multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr("dspine.kernels.alike.bfloat16_serves", lambda: True)
     assert parsed(generate("Hello", "-n", 2, "--json"))["dtype"] == "bfloat16"
     assert parsed(generate("Hello", "-n", 2, "--json", "--dtype", "float32"))["dtype"] == "float32"
 
@@ -28,7 +28,7 @@ def test_streamed_and_whole_answers_are_the_same(generate):
 
 
 def test_the_drafter_changes_no_token(generate, run, models):
-    drafted = parsed(generate("Once upon", "-n", 40, "--ignore-eos", "--json"))
+    drafted = parsed(generate("Once upon", "-n", 40, "--ignore-eos", "--json", "--verify", "full"))
     plain = parsed(
         run("generate", "Once upon", "-n", 40, "--ignore-eos", "--json", "--target", models.target, "--no-drafter")
     )

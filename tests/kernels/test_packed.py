@@ -8,7 +8,7 @@ from tests.support.processor import needs_bfloat16, needs_onednn
 from torch import nn
 from torch.nn import functional as F
 
-from dspine.kernels.packed import ALIKE, PackedLinear, alike, pack
+from dspine.kernels.packed import PackedLinear, pack
 
 pytestmark = needs_onednn
 
@@ -69,12 +69,3 @@ def test_only_bfloat16_lets_go_of_the_plain_weight():
     assert PackedLinear(layer(False, torch.float32)).weight is not None
     assert not hasattr(PackedLinear(layer(False, torch.bfloat16)), "weight")
     assert PackedLinear(layer(False, torch.bfloat16), keep=True).weight is not None
-
-
-def test_alike_compares_a_row_alone_with_the_same_among_others(monkeypatch):
-    packed = PackedLinear(layer(False, torch.float32))
-    monkeypatch.setattr(PackedLinear, "forward", lambda self, x: x)
-    assert alike([packed])
-    monkeypatch.setattr(PackedLinear, "forward", lambda self, x: x + (len(x) == ALIKE))
-    assert not alike([packed])
-    assert alike([])

@@ -134,13 +134,13 @@ def open_models(
 
 
 def fastest_dtype(device: str | None) -> Dtype | None:
-    """What to answer in where nobody asks for a number format: bfloat16 on a CPU that multiplies it, else None."""
+    """What to answer in where nobody asks for a number format: bfloat16 on a CPU that it serves, else None."""
     import torch
 
-    from dspine.kernels.packed import multiplies_bfloat16
+    from dspine.kernels.alike import bfloat16_serves
 
     on_cpu = device == "cpu" or (device is None and not torch.cuda.is_available())
-    return Dtype.bfloat16 if on_cpu and multiplies_bfloat16() else None
+    return Dtype.bfloat16 if on_cpu and bfloat16_serves() else None
 
 
 def counts(given: Answer) -> dict[str, Any]:

@@ -2,12 +2,18 @@
 
 One rule: keys and values are read where they lie. The H/G query heads that share a key head are folded into the
 query length, so that no repeated copy of the cache is made (torch's own masked grouped path makes one a layer).
+A query's result in bfloat16 on a CPU does not depend on its company: see `FEWEST`.
 """
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+# Folded queries of one call, at least, in bfloat16 on a CPU: fewer are summed another way on some processors, so that a
+# token alone would differ in the last bit from the same token in a block.
+FEWEST = 4
 
 
 def fold_mask(mask: Tensor, share: int) -> Tensor:
@@ -37,5 +43,10 @@ def grouped_attention(
         query = query.reshape(batch, groups, share * width, dim)
         if mask is not None and mask.shape[2] == width:
             mask = fold_mask(mask, share)
+    folded = query.shape[2]
+    if folded < FEWEST and query.dtype == torch.bfloat16 and query.device.type == "cpu":
+        copies = -(-FEWEST // folded)
+        query = query.repeat(1, 1, copies, 1)
+        mask = None if mask is None else mask.repeat(1, 1, copies, 1)
     out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
-    return out.reshape(batch, heads, width, dim)
+    return out[:, :, :folded].reshape(batch, heads, width, dim)

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 GROWTH = 256  # slots; storage grows by at least this much, so that growing stays rare
-EVEN = 64  # slots; see `Span.grain`
+# Slots; see `Span.grain`. Torch's attention on a CPU takes slots in stretches of this many.
+EVEN, STRETCH = 64, 512
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Span:
     """Where one forward writes: rows `first .. first+B-1`, `width` new tokens each, row b's first at `starts[b]`.
 
     `grain`: the slots that attention reads are a multiple of it. Kernels sum over slots in vectors, so that a query's
-    result depends on where the slots end, in the last bit; by a grain of `EVEN` it does not.
+    result depends on where the slots end, in the last bit: seldom by a grain of `EVEN`, never by whole stretches.
     """
 
     first: int

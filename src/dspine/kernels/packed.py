@@ -2,12 +2,13 @@
 
 One rule: the product is the layer's own, only faster. oneDNN rearranges a weight once, here, instead of at every call,
 and its kernels then cost almost the same for one row as for a block of eight: what verification on a CPU lives on.
-A row's result hardly depends on how many rows stand beside it, which keeps speculative and plain decoding together.
+A row's result hardly depends on how many rows stand beside it, which keeps speculative and plain decoding together;
+in bfloat16 it does not at all, for few rows (`kernels/alike.py`): a lone row goes as two, since a product of one row is
+summed another way on some processors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import cast
 
 import torch
@@ -15,10 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 DTYPES = (torch.float32, torch.bfloat16)
-# Rows of a bfloat16 product up to which oneDNN gives each row the same bits, however many stand beside it: found on a
-# processor with AMX, and asked of the one at hand by `alike`.
-ALIKE = 32
-
 # The overloads by name: resolving them anew at each of two hundred calls a round takes as long as some of the products.
 _linear = torch.ops.mkldnn._linear_pointwise.default
 _linear_binary = torch.ops.mkldnn._linear_pointwise.binary
@@ -31,12 +28,6 @@ def packable(weight: Tensor) -> bool:
     if weight.dtype == torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     return weight.dtype in DTYPES
-
-
-def multiplies_bfloat16() -> bool:
-    """Whether this processor has instructions for bfloat16 products, so that they are its fastest."""
-    found = torch.cpu.get_capabilities()
-    return bool(found.get("amx_bf16") or found.get("avx512_bf16"))
 
 
 class PackedLinear(nn.Module):
@@ -63,30 +54,38 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x Wᵀ + b: (..., in) → (..., out)."""
-        if self._single(x):
+        if not self._single(x):
+            return cast(Tensor, _linear(x, self._packed, self.bias, "none", [], ""))
+        if self._by_row:
             return F.linear(x, self.weight, self.bias)
-        return cast(Tensor, _linear(x, self._packed, self.bias, "none", [], ""))
+        return _first(cast(Tensor, _linear(_twice(x), self._packed, self.bias, "none", [], "")), x)
 
     def silu(self, x: Tensor) -> Tensor:
         """silu(x Wᵀ + b)."""
-        if self._single(x):
+        if not self._single(x):
+            return cast(Tensor, _linear(x, self._packed, self.bias, "swish", [], ""))
+        if self._by_row:
             return F.silu(F.linear(x, self.weight, self.bias), inplace=True)
-        return cast(Tensor, _linear(x, self._packed, self.bias, "swish", [], ""))
+        return _first(cast(Tensor, _linear(_twice(x), self._packed, self.bias, "swish", [], "")), x)
 
     def times(self, x: Tensor, factor: Tensor) -> Tensor:
         """(x Wᵀ + b) ⊙ factor (..., out)."""
-        if self._single(x):
+        if not self._single(x):
+            return cast(Tensor, _linear_binary(x, factor, self._packed, self.bias, "mul"))
+        if self._by_row:
             return F.linear(x, self.weight, self.bias).mul_(factor)
-        return cast(Tensor, _linear_binary(x, factor, self._packed, self.bias, "mul"))
+        return _first(cast(Tensor, _linear_binary(_twice(x), _twice(factor), self._packed, self.bias, "mul")), x)
 
     def plus(self, x: Tensor, residual: Tensor) -> Tensor:
         """residual (..., out) + x Wᵀ + b."""
-        if self._single(x):
+        if not self._single(x):
+            return cast(Tensor, _linear_binary(x, residual, self._packed, self.bias, "add"))
+        if self._by_row:
             return F.linear(x, self.weight, self.bias).add_(residual)
-        return cast(Tensor, _linear_binary(x, residual, self._packed, self.bias, "add"))
+        return _first(cast(Tensor, _linear_binary(_twice(x), _twice(residual), self._packed, self.bias, "add")), x)
 
     def _single(self, x: Tensor) -> bool:
-        return self._by_row and x.numel() == self.in_features
+        return x.numel() == self.in_features
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
@@ -110,12 +109,12 @@ def linear_of(weight: Tensor) -> nn.Linear:
     return layer
 
 
-def alike(layers: Iterable[PackedLinear]) -> bool:
-    """Whether a row of a product has the same bits alone as among `ALIKE` rows, in layers of these shapes."""
-    shapes = {(layer.in_features, layer.out_features): layer for layer in layers}
-    for layer in shapes.values():
-        x = torch.randn(ALIKE, layer.in_features, generator=torch.Generator().manual_seed(0)).to(layer.dtype)
-        whole = layer(x)
-        if not all(torch.equal(layer(x[:rows]), whole[:rows]) for rows in (1, 2, 3, 8, ALIKE // 2)):
-            return False
-    return True
+def _twice(x: Tensor) -> Tensor:
+    """A lone row (..., n) beside itself: (2, n)."""
+    row = x.reshape(1, -1)
+    return torch.cat((row, row))
+
+
+def _first(products: Tensor, like: Tensor) -> Tensor:
+    """The first of two rows (2, n), with the leading dimensions of `like`: (..., n)."""
+    return products[0].view(*like.shape[:-1], -1)

@@ -112,6 +112,9 @@ class FusedDecoder:
 
     Args:
         parts: of the model; transformers' own forward keeps working, with the packed layers.
+
+    Attributes:
+        heads: query heads, key/value heads, and numbers of a head.
     """
 
     def __init__(self, parts: Anatomy) -> None:
@@ -122,6 +125,7 @@ class FusedDecoder:
         self._layers = [Layer.of(layer, kind) for layer, kind in zip(parts.layers, parts.kinds, strict=True)]
         self._norm = Norm.of(decoder.norm)
         config = parts.config
+        self.heads = (config.num_attention_heads, config.num_key_value_heads, self._layers[0].head_dim)
         self._share = config.num_attention_heads // config.num_key_value_heads
 
     def __call__(

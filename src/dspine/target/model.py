@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from dspine.errors import TargetError
 from dspine.facts import TargetFacts
-from dspine.kernels.kv import EVEN, Span
-from dspine.kernels.packed import ALIKE, PackedLinear, alike
+from dspine.kernels.alike import ALIKE, attention_alike, products_alike
+from dspine.kernels.kv import EVEN, STRETCH, Span
+from dspine.kernels.packed import PackedLinear
 from dspine.target import attention, selfcheck
 from dspine.target.anatomy import FULL, SLIDING, Anatomy, examine
 from dspine.target.cache import TargetCache
@@ -130,7 +131,7 @@ class Target:
         if self.fused is None or self.dtype != torch.bfloat16:
             return None
         packed = (module for module in self.model.modules() if isinstance(module, PackedLinear))
-        return ALIKE if alike(packed) else None
+        return ALIKE if products_alike(packed) and attention_alike(*self.fused.heads) else None
 
     def new_cache(self, rows: int) -> TargetCache:
         """An empty cache for `rows` rows."""
@@ -152,7 +153,7 @@ class Target:
         if ids.shape != (span.rows, span.width):
             raise ValueError(f"ids {tuple(ids.shape)} for a span of {span.rows} rows and {span.width} tokens")
         if self.fused is not None:
-            span = replace(span, grain=EVEN)
+            span = replace(span, grain=STRETCH if self.dtype == torch.bfloat16 else EVEN)
         if self.alike is None or ids.numel() <= self.alike:
             return self._run(ids, cache, span, taps)
         groups = span.groups(max(1, self.alike // span.width))
