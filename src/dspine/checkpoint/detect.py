@@ -7,12 +7,13 @@ what they are. Source: published layouts of DFlash, Domino, DSpark, DFlash2, EAG
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from dspine.checkpoint.layout import Contents, Layout
 from dspine.checkpoint.official import MARK, OFFICIAL
 from dspine.checkpoint.own import BASIS, OWN
+from dspine.checkpoint.public.names import common_names
+from dspine.checkpoint.public.sizes import Source
 from dspine.checkpoint.specforge import CODES, SPECFORGE
 from dspine.checkpoint.split import SPLIT, TRANSFER
 from dspine.errors import CheckpointError
@@ -27,53 +28,28 @@ _SIGNS = (
     ("injection.", DSPINE),
     ("transfer_", DSPINE),
 )
-_SGLANG = {"DFlash2": "DFLASH", "DSpark": "DSPARK", "Domino": "DFLASH", "EAGLE-3": "EAGLE3", "DFlash": "DFLASH"}
 
 
 def method(contents: Contents) -> str:
-    """The drafter's method: DSpine, DFlash, DFlash2, Domino, DSpark, EAGLE-3, a speculators one, or "unknown"."""
-    raw, names = contents.raw, contents.tensors.keys()
-    if isinstance(of_speculators := raw.get("speculators_model_type"), str):
-        return f"speculators {of_speculators}"
+    """The drafter's method: DSpine, DFlash, DFlash2, Domino, DSpark, EAGLE-3, or "unknown"."""
+    raw, names = contents.raw, common_names(contents).keys()
     if marked_official(raw):
         return DSPINE
     for sign, found in _SIGNS:
-        if any(name.removeprefix("logit_head.").startswith(sign) for name in names):
+        if any(name.startswith(sign) for name in names):
             return found
     if "dspine_config" in raw:
         return DSPINE
-    return "DFlash" if {"fc.weight", "hidden_norm.weight"} <= names else "unknown"
+    if not {"fc.weight", "hidden_norm.weight"} <= names:
+        return "unknown"
+    # DSpark's class without its Markov head: DFlash's weights, rows that predict the next token.
+    return "DSpark" if Source.of(contents, None).said("projector_type") == "dspark" else "DFlash"
 
 
 def marked_official(raw: Mapping[str, Any]) -> bool:
     """Whether the config bears the mark of the official DSpine layout."""
     inner = raw.get("dflash_config")
     return isinstance(inner, Mapping) and bool(inner.get(MARK))
-
-
-def require(contents: Contents, wanted: str) -> None:
-    """Refuse a drafter of another method than the one that was asked for.
-
-    Raises:
-        CheckpointError: naming what it is, with the command that would be right.
-    """
-    found = method(contents)
-    if found == wanted:
-        return
-    raise CheckpointError(
-        f"{contents.folder} holds a {found} drafter, not a {wanted} one", _right_command(contents.folder, found)
-    )
-
-
-def _right_command(folder: Path, found: str) -> str:
-    if found == DSPINE:
-        return f"Open it as what it is: dspine generate --target TARGET --drafter {folder} PROMPT"
-    if found in _SGLANG:
-        return (
-            f"Serve it where {found} runs: sglang serve --model-path TARGET --speculative-algorithm {_SGLANG[found]} "
-            f"--speculative-draft-model-path {folder}\nor train a DSpine drafter: dspine train --help"
-        )
-    return "Name the folder of a DSpine drafter, or train one: dspine train --help"
 
 
 def layout_of(contents: Contents) -> Layout:

@@ -37,7 +37,7 @@ def check_export(name_or_path: str | Path, folder: str | Path) -> CheckpointConf
     source, folder = find_drafter(name_or_path), Path(folder)
     checkpoint = open_checkpoint(source)
     refuse_switched(checkpoint.config.dspine, SPECFORGE.name)
-    if checkpoint.layout is SPECFORGE:
+    if checkpoint.config.layout == SPECFORGE.name:
         raise CheckpointError(f"{source} is in SpecForge's layout already", "Take it as it is: copy the folder.")
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise CheckpointError(f"{folder} exists", "Name a new or an empty folder.")

@@ -62,6 +62,25 @@ class Fields:
             raise self.error(key, f"is {value!r}, not a text", "Correct it.")
         return value
 
+    def neutral(self, harmless: Mapping[str, tuple[Any, ...]]) -> None:
+        """Refuse values that change what is computed.
+
+        Args:
+            harmless: by dotted key, the values that change nothing, the usual one first; an absent key is one of them.
+
+        Raises:
+            CheckpointError: naming the field and its value.
+        """
+        for name, values in harmless.items():
+            *outer, key = name.split(".")
+            place = self.section(outer[0]) if outer else self
+            if key in place.raw and place.raw[key] not in values:
+                raise place.error(
+                    key,
+                    f"is {place.raw[key]!r}; a drafter here needs {values[0]!r}",
+                    "This drafter computes something that dspine does not implement: run it where it was trained.",
+                )
+
     def error(self, key: str, what: str, fix: str) -> CheckpointError:
         """The error that says what is wrong with the field `key` (dotted below this object)."""
         return CheckpointError(f"{self.file}: {self._prefix}{key} {what}", fix)

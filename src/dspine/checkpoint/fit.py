@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dspine.checkpoint.own import OWN
 from dspine.checkpoint.record import CheckpointConfig, TargetRecord
+from dspine.drafter.eagle3 import Eagle3Config
 from dspine.errors import CheckpointError, DspineError
 from dspine.target.chat import render, template_digest
 
@@ -67,6 +68,8 @@ def check_fit(config: CheckpointConfig, target: Target) -> None:
             + ("its transfer codes would be others" if config.has_codes else "it is another target"),
             _ROUNDED if target.dtype == torch.float16 else _made_for(config.target, target),
         )
+    if isinstance(sizes, Eagle3Config):
+        return  # it embeds no mask
     try:
         check_mask_token(sizes.mask_token_id, target)
     except CheckpointError as error:

@@ -18,7 +18,7 @@ from dspine.checkpoint.fields import Fields
 from dspine.checkpoint.keys import FORMAT
 from dspine.checkpoint.schema import Shapes, file_name
 from dspine.drafter.config import BackboneConfig
-from dspine.drafter.registry import KINDS, Kind, Network, kind_of
+from dspine.drafter.registry import KINDS, Network, kind_for, kind_of
 from dspine.errors import CheckpointError, ConfigError
 
 SIZES = "drafter_config"
@@ -85,7 +85,7 @@ def shapes_of(config: BackboneConfig, rows: int | None) -> Shapes:
     """
     with torch.device("meta"):
         ids = None if rows is None else torch.arange(rows)
-        drafter = _kind(config).build(config, nn.Identity(), torch.empty(config.vocab_size, config.hidden_size), ids)
+        drafter = kind_for(config).build(config, nn.Identity(), torch.empty(config.vocab_size, config.hidden_size), ids)
     return {file_name(name): tuple(tensor.shape) for name, tensor in drafter.state_dict().items()}
 
 
@@ -99,7 +99,7 @@ def build(
 ) -> Network:
     """The network, with the loaded weights in `dtype`."""
     with torch.random.fork_rng():  # the first values are overwritten: they may not move the caller's random state
-        drafter = _kind(config).build(config, embedding, head, ids)
+        drafter = kind_for(config).build(config, embedding, head, ids)
     state = {name: loaded[file_name(name)].to(dtype) for name in drafter.state_dict()}
     drafter.load_state_dict(state, strict=True, assign=True)
     return drafter
@@ -108,7 +108,3 @@ def build(
 def config_json(drafter: Network) -> dict[str, Any]:
     """What config.json says of a drafter's sizes."""
     return {"architectures": [f"{KINDS[kind_of(drafter)].title}DraftModel"], SIZES: asdict(drafter.config)}
-
-
-def _kind(config: BackboneConfig) -> Kind:
-    return next(kind for kind in KINDS.values() if kind.config is type(config))

@@ -16,6 +16,8 @@ from torch import Tensor
 from dspine.checkpoint.fit import check_fit, warnings_of
 from dspine.checkpoint.kinds import build
 from dspine.checkpoint.opening import Checkpoint, find_drafter, open_checkpoint
+from dspine.checkpoint.public.tables import check_tables
+from dspine.checkpoint.public.vocabulary import mapped_ids
 from dspine.checkpoint.schema import READY, parameter_shapes, to_module
 from dspine.checkpoint.vocabulary import read_vocabulary
 from dspine.checkpoint.weights import check_dtypes, check_names, read
@@ -40,7 +42,7 @@ def load_drafter(
     thinking: bool | None = None,
     packed: bool = True,
 ) -> Network:
-    """Load a drafter for a target: a DSpine one from any layout that holds one, others from our own.
+    """Load a drafter for a target, of any method and from any layout that we know.
 
     Args:
         name_or_path: "smollm2-135m-dspine", "nano", or a folder (./nano for one of that name).
@@ -56,12 +58,13 @@ def load_drafter(
     Raises:
         CheckpointError: whatever does not fit, with the fix. Warns by `CheckpointWarning`.
     """
-    checkpoint = open_checkpoint(find_drafter(name_or_path))
+    checkpoint = open_checkpoint(find_drafter(name_or_path), target.num_layers)
     check_fit(checkpoint.config, target)
     _check_tensors(checkpoint)
     for text in (*checkpoint.notes, *warnings_of(checkpoint.config, target, thinking)):
         warnings.warn(text, CheckpointWarning, stacklevel=2)
-    draft_ids = read_vocabulary(checkpoint.config)
+    draft_ids = _draft_ids(checkpoint)
+    check_tables(checkpoint.tables, target, draft_ids, checkpoint.config.folder)
     drafter = _build(checkpoint, _read(checkpoint), target, draft_ids, dtype or target.dtype)
     drafter = drafter.to(device=target.device).eval()
     if packed:
@@ -71,14 +74,15 @@ def load_drafter(
 
 def _check_tensors(checkpoint: Checkpoint) -> None:
     config, tensors = checkpoint.config.drafter, checkpoint.tensors
-    where = f"{checkpoint.config.folder} (read as the {checkpoint.layout.name} layout)"
+    where = f"{checkpoint.config.folder} (read as the {checkpoint.config.layout} layout)"
     if "fc.weight" in tensors and (width := tensors["fc.weight"].shape[-1]) != config.feature_size:
         raise CheckpointError(
             f"{where}: target_layer_ids names {len(config.target_layer_ids)} layers of {config.hidden_size}, "
             f"{config.feature_size} together, and fc.weight takes in {width}",
             f"List all {width / config.hidden_size:g} layers it was trained with in dflash_config.target_layer_ids.",
         )
-    check_names(tensors, checkpoint.trained | checkpoint.beside, where)
+    expected = {name: shape for name, shape in checkpoint.trained.items() if name not in checkpoint.absent}
+    check_names(tensors, expected | checkpoint.beside, where)
     check_dtypes(tensors.values(), where)
 
 
@@ -92,7 +96,14 @@ def _read(checkpoint: Checkpoint) -> dict[str, Tensor]:
             f"{checkpoint.config.folder}: {READY} is false: this drafter was never trained",
             "Take a checkpoint from after the start of training.",
         )
-    return loaded
+    shapes = checkpoint.trained
+    return loaded | {name: torch.zeros(shapes[name]) for name in checkpoint.absent}
+
+
+def _draft_ids(checkpoint: Checkpoint) -> Tensor | None:
+    if checkpoint.maps:
+        return mapped_ids(checkpoint.maps, checkpoint.config.drafter.vocab_size, checkpoint.config.folder)
+    return read_vocabulary(checkpoint.config)
 
 
 def _build(
@@ -102,7 +113,8 @@ def _build(
     if not isinstance(config, DSpineConfig):
         ids = None if draft_ids is None else draft_ids.to(head.device)
         return build(config, loaded, target.embedding, head, ids, dtype)
-    space = checkpoint.layout.space(loaded, head)
+    assert checkpoint.transfer is not None  # as its sizes are DSpine's
+    space = checkpoint.transfer.space(loaded, head)
     with torch.random.fork_rng():  # the first values are overwritten: they may not move the caller's random state
         drafter = DSpine(
             config, target.embedding, head, space, None if draft_ids is None else draft_ids.to(head.device)

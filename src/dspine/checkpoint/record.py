@@ -40,7 +40,7 @@ class VocabularyRecord:
     """A restricted draft vocabulary: how many ids its side file holds, and their digest."""
 
     size: int
-    sha256: str
+    sha256: str | None = None  # other programs' files have none
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,9 @@ class CheckpointConfig:
         if not isinstance(self.drafter, DSpineConfig):
             kind = type(self.drafter).__name__.removesuffix("Config")
             raise CheckpointError(
-                f"{self.folder} holds a {kind} drafter, and this is for DSpine drafters", "Name a DSpine drafter."
+                f"{self.folder} holds a {kind} drafter, and this is for DSpine drafters",
+                f"Name a DSpine drafter; this one drafts by: dspine generate --target TARGET --drafter {self.folder} "
+                "PROMPT",
             )
         return self.drafter
 
@@ -109,9 +111,9 @@ def parse(raw: Mapping[str, Any], folder: Path, layout: str) -> CheckpointConfig
         CheckpointError: naming the file and the field.
     """
     fields = Fields(raw, folder / CONFIG)
-    _check_neutral(fields)
+    fields.neutral(NEUTRAL)
     _check_attention(fields)
-    return _record(fields, layout, _sizes(fields), _unknown(raw))
+    return record_of(fields, layout, _sizes(fields), _unknown(raw))
 
 
 def parse_kind(raw: Mapping[str, Any], folder: Path, layout: str, kind: str) -> CheckpointConfig:
@@ -122,10 +124,10 @@ def parse_kind(raw: Mapping[str, Any], folder: Path, layout: str, kind: str) -> 
     """
     file = folder / CONFIG
     unknown = {key: value for key, value in raw.items() if key not in KEYS_OF_KINDS}
-    return _record(Fields(raw, file), layout, sizes_in(raw, file, kind), unknown)
+    return record_of(Fields(raw, file), layout, sizes_in(raw, file, kind), unknown)
 
 
-def _record(fields: Fields, layout: str, sizes: BackboneConfig, unknown: dict[str, Any]) -> CheckpointConfig:
+def record_of(fields: Fields, layout: str, sizes: BackboneConfig, unknown: dict[str, Any]) -> CheckpointConfig:
     """What is said alike of all drafters."""
     section = fields.section(FORMAT)
     if (version := section.raw.get("version", FORMAT_VERSION)) != FORMAT_VERSION:
@@ -153,7 +155,7 @@ def _sizes(fields: Fields) -> DSpineConfig:
         "head_dim": fields.integer("head_dim"),
         "vocab_size": fields.integer("vocab_size"),
         "rms_norm_eps": fields.number("rms_norm_eps"),
-        "rope_theta": _theta(fields),
+        "rope_theta": rope_theta(fields),
         "max_position_embeddings": fields.integer("max_position_embeddings"),
         "num_target_layers": of_target,
         "target_layer_ids": _taps(fields, of_target),
@@ -184,7 +186,12 @@ def _taps(fields: Fields, of_target: int) -> tuple[int, ...]:
     return tuple(ids)
 
 
-def _theta(fields: Fields) -> float:
+def rope_theta(fields: Fields) -> float:
+    """The base of the rotary angles, at the top level or in `rope_parameters`.
+
+    Raises:
+        CheckpointError: it is in neither place, or in both and not the same.
+    """
     places = {"rope_theta": fields, "rope_parameters.rope_theta": fields.section("rope_parameters")}
     given = {
         name: place.number("rope_theta") for name, place in places.items() if place.raw.get("rope_theta") is not None
@@ -196,18 +203,6 @@ def _theta(fields: Fields) -> float:
     if len(set(given.values())) > 1:
         raise fields.error("rope_theta", f"is said twice, differently: {given}", "Keep the one of the training run.")
     return next(iter(given.values()))
-
-
-def _check_neutral(fields: Fields) -> None:
-    for name, harmless in NEUTRAL.items():
-        *outer, key = name.split(".")
-        raw = (fields.section(outer[0]) if outer else fields).raw
-        if key in raw and raw[key] not in harmless:
-            raise fields.error(
-                name,
-                f"is {raw[key]!r}; a DSpine drafter here needs {harmless[0]!r}",
-                "This drafter computes something that dspine does not implement: run it where it was trained.",
-            )
 
 
 def _check_attention(fields: Fields) -> None:

@@ -57,6 +57,7 @@ def _kind(name: str) -> Kind:
     A shipped name that is a target's too stands for the target.
     """
     from dspine.checkpoint import SHIPPED
+    from dspine.checkpoint.opening import is_drafter
     from dspine.config import shipped_recipes
 
     path = Path(name)
@@ -64,13 +65,7 @@ def _kind(name: str) -> Kind:
         return Kind.recipe
     if name in SHIPPED and name not in SHIPPED_FOR:
         return Kind.drafter
-    return Kind.drafter if (path / "config.json").is_file() and _has_drafter_section(path) else Kind.target
-
-
-def _has_drafter_section(folder: Path) -> bool:
-    from dspine.checkpoint.record import read_json
-
-    return not {"dspine_config", "dflash_config", "drafter_config"}.isdisjoint(read_json(folder))
+    return Kind.drafter if (path / "config.json").is_file() and is_drafter(path) else Kind.target
 
 
 def _target(name: str) -> dict[str, Any]:
@@ -96,6 +91,7 @@ def _target(name: str) -> dict[str, Any]:
 def _drafter(name: str) -> dict[str, Any]:
     from dspine.checkpoint import drafter_digest, find_drafter
     from dspine.checkpoint.opening import open_checkpoint
+    from dspine.drafter.registry import kind_for
 
     checkpoint = open_checkpoint(find_drafter(name))
     config = checkpoint.config
@@ -107,6 +103,7 @@ def _drafter(name: str) -> dict[str, Any]:
         "digest": drafter_digest(name),
         "parameters": sum(prod(shape) for shape in checkpoint.trained.values()),
         "candidates": config.drafter.candidates,
+        "method": kind_for(config.drafter).title,
         **asdict(config.drafter),
         "draft_vocabulary": config.vocabulary.size if config.vocabulary else None,
         "target": asdict(config.target) if config.target else None,

@@ -56,3 +56,8 @@ KINDS: dict[str, Kind] = {
 def kind_of(drafter: Network) -> str:
     """The name of a network's kind."""
     return next(name for name, kind in KINDS.items() if type(drafter.config) is kind.config)
+
+
+def kind_for(config: BackboneConfig) -> Kind:
+    """The kind whose sizes these are."""
+    return next(kind for kind in KINDS.values() if kind.config is type(config))
