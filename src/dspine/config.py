@@ -132,6 +132,15 @@ class DataRecipe(Section):
         return self
 
 
+class FeaturesRecipe(Section):
+    """What the target tells of the responses, and where it is kept."""
+
+    # store: on disk, made once for all epochs. online: made anew in every step, without a disk; the target runs along.
+    mode: Literal["store", "online"] = "store"
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    max_gigabytes: float = Field(default=200.0, gt=0)  # a larger store is refused before anything is written
+
+
 class DrafterRecipe(Section):
     """The drafter and its sizes; what is not given is proposed from the target, and each kind refuses others' sizes."""
 
@@ -284,6 +293,7 @@ class Recipe(Section):
     output: Path  # the run's folder: features, checkpoints, log, and the finished drafter in `drafter/`
     build: BuildRecipe = BuildRecipe()
     data: DataRecipe
+    features: FeaturesRecipe = FeaturesRecipe()
     drafter: DrafterRecipe
     objective: ObjectiveRecipe = ObjectiveRecipe()
     training: TrainingRecipe

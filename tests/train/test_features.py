@@ -173,7 +173,9 @@ def test_a_store_of_something_else_is_refused_by_name(target, tmp_path, change, 
 
 def test_the_size_is_known_before_and_bounded(target, tmp_path, capsys):
     folder = tmp_path / "s"
-    with pytest.raises(DataError, match=r"would take (\d+) bytes .*max_bytes is 5000\n.*at least \d+") as caught:
+    with pytest.raises(
+        DataError, match=r"would take \d+ bytes .*bound of 0\.00 GB\n.*max_gigabytes to 0\.01\."
+    ) as caught:
         make(target, folder, max_bytes=5000)
     assert content(folder) == {}
     named = int(str(caught.value).split("would take ")[1].split()[0])

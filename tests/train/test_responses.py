@@ -19,6 +19,7 @@ from dspine.train.responses import (
     read_responses,
     responses_digest,
     training_sequence,
+    training_sequences,
 )
 
 META = ResponseMeta("nano", "float32", "aa", "bb", {"temperature": 0.0}, 64, "cc")
@@ -210,6 +211,35 @@ def test_the_mask_covers_the_response_and_its_end():
     assert sequence.loss_mask == [False] * 3 + [True] * 3
     cut = training_sequence(row(), max_length=4)
     assert (cut.ids, cut.loss_mask) == ([1, 5, 6, 7], [False, False, False, True])
+
+
+def turn(name, prompt, answer):
+    return ResponseRow(name, "a", [], prompt, answer, "stop")
+
+
+def test_turns_that_go_on_from_each_other_are_one_sequence():
+    first = turn("x", [1, 5], [7, 2])
+    second = turn("x#2", [1, 5, 7, 2, 3, 6], [8, 9, 2])
+    third = turn("x#3", [1, 5, 7, 2, 3, 6, 8, 9, 2, 3], [4])
+    alone = turn("y", [1], [2])
+    for rows in ([first, second, third, alone], [third, alone, first, second]):
+        found = {s.id: s for s in training_sequences(rows)}
+        assert set(found) == {"x#3", "y"}
+        assert found["x#3"].ids == third.prompt_ids + third.response_ids
+        trained = [place for place, wanted in enumerate(found["x#3"].loss_mask) if wanted]
+        assert trained == [2, 3, 6, 7, 8, 10]
+    [cut] = training_sequences([first, second], max_length=7)
+    assert cut.loss_mask == [False, False, True, True, False, False, True]
+
+
+def test_a_turn_whose_past_was_written_anew_stands_alone():
+    """As with a template that drops old thoughts, or an answer whose text makes other ids."""
+    first, second = turn("x", [1, 5], [7, 7, 2]), turn("x#2", [1, 5, 7, 2, 3], [8, 2])
+    third = turn("x#3", [1, 5, 7, 2, 3, 8, 2, 3], [4])
+    found = {s.id: s.loss_mask for s in training_sequences([first, second, third])}
+    assert found == {"x": [False] * 2 + [True] * 3, "x#3": [False] * 5 + [True] * 2 + [False] + [True]}
+    lone = [turn("z#2", [1, 2], [3]), turn("w#1", [1], [2]), turn("w", [1], [2]), turn("v#", [1], [2])]
+    assert [s.id for s in training_sequences(lone)] == ["z#2", "w#1", "w", "v#"]
 
 
 def test_the_digest_is_of_the_set_of_ids():

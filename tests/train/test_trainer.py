@@ -327,3 +327,19 @@ def test_broken_and_missing_recipes(tmp_path):
 def test_a_mask_token_that_will_not_do(recipe, token, error):
     with pytest.raises(DspineError, match=error):
         train(recipe, [f"drafter.mask_token='{token}'"])
+
+
+def test_features_online_train_the_same_drafter_without_a_disk(recipe, tmp_path):
+    exact = ["features.dtype=float32", "training.steps=4", "evaluate.prompts=0"]
+    train(recipe, exact)
+    train(recipe, [*exact, "features.mode=online", f"output={tmp_path / 'online'}"])
+    stored = [line["loss"] for line in steps_of(tmp_path)]
+    online = [json.loads(line)["loss"] for line in (tmp_path / "online/log.jsonl").read_text().splitlines()]
+    assert online == pytest.approx(stored, rel=1e-4)
+    assert not (tmp_path / "online" / "features").exists()
+
+
+def test_a_store_beyond_the_bound_is_refused_before_it_is_written(recipe, tmp_path):
+    with pytest.raises(DataError, match=r"more than the bound of 0\.00 GB\nRaise features\.max_gigabytes to .*online"):
+        train(recipe, ["features.max_gigabytes=1.0e-6"])
+    assert not list((tmp_path / "run" / "features").iterdir())

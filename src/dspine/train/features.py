@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from dspine.durable import cannot_write
 from dspine.errors import DataError
 from dspine.progress import Meter, say
 from dspine.target.model import Target
-from dspine.train.responses import ResponseRow, TrainingSequence, responses_digest
+from dspine.train.responses import ResponseRow, TrainingSequence, responses_digest, training_sequences
 from dspine.train.sequences import Encoded, SequenceBatch, collate, encode, online_batch, trainable
 from dspine.train.shards import DTYPES, INDEX, Index, Sample, Shard, StoreSettings, plan, write_shard
 
@@ -150,6 +151,7 @@ def store_settings(
         max_length=max_length,
         dtype=dtype,
         hidden_dtype=str(target.dtype).removeprefix("torch."),
+        joined=len(rows) - len(training_sequences(rows)),
     )
 
 
@@ -237,13 +239,16 @@ def _check_space(
 ) -> None:
     sizes = [sum(map(settings.bytes_of, shard)) for shard in shards]
     total, needed, free = sum(sizes), sum(sizes[number] for number in todo), shutil.disk_usage(folder).free
-    smaller = "Train on fewer responses, or tap fewer layers."
+    smaller = "Or train on fewer responses, tap fewer layers, or keep none: features.mode=online."
     if max_bytes is not None and total > max_bytes:
-        what = f"the feature store {folder} would take {total} bytes ({_gigabytes(total)}); max_bytes is {max_bytes}"
-        raise DataError(what, f"Raise max_bytes to at least {total}. {smaller}")
+        what = (
+            f"the feature store {folder} would take {total} bytes ({_gigabytes(total)}), more than the bound of "
+            f"{_gigabytes(max_bytes)}"
+        )
+        raise DataError(what, f"Raise features.max_gigabytes to {ceil(total / 1e7) / 100}. {smaller}")
     if needed > free:
         what = f"the feature store {folder} needs {_gigabytes(needed)} more, the disk has {_gigabytes(free)} left"
-        raise DataError(what, smaller)
+        raise DataError(what, f"Free some space. {smaller}")
     if progress and todo:
         tokens, count = sum(len(s.ids) for shard in shards for s in shard), sum(map(len, shards))
         said = f"Features of {count} sequences, {tokens} tokens: {_gigabytes(total)} ({settings.dtype}) in {folder}"

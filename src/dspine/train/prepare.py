@@ -26,8 +26,9 @@ from dspine.train.blocks import eligible_anchors
 from dspine.train.features import FeatureStore, write_features
 from dspine.train.materials import build, responses, selection
 from dspine.train.objectives.choice import objective_facts
+from dspine.train.online import OnlineFeatures
 from dspine.train.prompts import Prompt
-from dspine.train.responses import ResponseRow, responses_digest, training_sequence
+from dspine.train.responses import ResponseRow, TrainingSequence, responses_digest, training_sequences
 from dspine.train.vocabulary import coverage, most_frequent
 
 # What may differ between the sessions of one run: it changes no number.
@@ -38,15 +39,16 @@ FREE = {"micro_batch", "bad_steps", "save_steps", "save_minutes", "keep"}
 class Prepared:
     """A run before its first step.
 
+    store: where the sequences' features come from.
     samples: ids of the sequences with at least one anchor, in the order of the response file.
-    unused: ids of responses without an anchor or with numbers that are not finite.
+    unused: ids of sequences without an anchor or, in a store, with numbers that are not finite.
     held_out: prompts as token ids; empty when the recipe measures nothing.
     """
 
     recipe: Recipe
     target: Target
     drafter: Network
-    store: FeatureStore
+    store: FeatureStore | OnlineFeatures
     samples: list[str]
     unused: list[str]
     held_out: list[list[int]]
@@ -65,14 +67,9 @@ def prepare(recipe: Recipe) -> Prepared:
     target = load_target(recipe.target, dtype=getattr(torch, recipe.dtype) if recipe.dtype else None)
     rows = responses(recipe, target)
     drafter, share = build_drafter(recipe, target, rows)
-    store = write_features(
-        target,
-        rows,
-        drafter.target_layer_ids,
-        recipe.output / "features",
-        max_length=recipe.training.max_length,
-    )
-    samples = [row.id for row in rows if row.id in store.lengths and _anchored(row, recipe.training.max_length)]
+    store = _features(recipe, target, rows, drafter)
+    sequences = training_sequences(rows, recipe.training.max_length)
+    samples = [sequence.id for sequence in sequences if sequence.id in store.lengths and _anchored(sequence)]
     if not samples:
         raise DataError(
             f"no response in {recipe.data.responses} has two tokens in a row to train on",
@@ -84,10 +81,27 @@ def prepare(recipe: Recipe) -> Prepared:
         drafter=drafter,
         store=store,
         samples=samples,
-        unused=sorted({row.id for row in rows} - set(samples)),
+        unused=sorted({sequence.id for sequence in sequences} - set(samples)),
         held_out=held_out_prompts(recipe, target, {row.id for row in rows}),
         coverage=share,
         identity=_identity(recipe, target, drafter, rows),
+    )
+
+
+def _features(
+    recipe: Recipe, target: Target, rows: Sequence[ResponseRow], drafter: Network
+) -> FeatureStore | OnlineFeatures:
+    asked, taps, longest = recipe.features, drafter.target_layer_ids, recipe.training.max_length
+    if asked.mode == "online":
+        return OnlineFeatures(target, rows, taps, dtype=asked.dtype, max_length=longest)
+    return write_features(
+        target,
+        rows,
+        taps,
+        recipe.output / "features",
+        dtype=asked.dtype,
+        max_length=longest,
+        max_bytes=int(asked.max_gigabytes * 1e9),
     )
 
 
@@ -197,9 +211,8 @@ def _in_turn(prompts: Sequence[Prompt]) -> list[Prompt]:
     return [prompts[i] for i in sorted(range(len(prompts)), key=lambda i: turns[i])]
 
 
-def _anchored(row: ResponseRow, max_length: int) -> bool:
-    mask = torch.tensor(training_sequence(row, max_length).loss_mask)
-    return len(eligible_anchors(mask)) > 0
+def _anchored(sequence: TrainingSequence) -> bool:
+    return len(eligible_anchors(torch.tensor(sequence.loss_mask))) > 0
 
 
 def _identity(recipe: Recipe, target: Target, drafter: Network, rows: Sequence[ResponseRow]) -> dict[str, str]:
@@ -209,12 +222,16 @@ def _identity(recipe: Recipe, target: Target, drafter: Network, rows: Sequence[R
     built: list[Any] = [repr(drafter.config), ids] + ([drafter_digest(start)] if start else [])
     if given := recipe.drafter.beginnings():
         built.append(given)
+    joined = len(rows) - len(training_sequences(rows))
+    training = recipe.training.model_dump(exclude=FREE)
+    if recipe.features.dtype != "bfloat16":
+        training["features"] = recipe.features.dtype
     return {
         "target": target.head_digest,
-        "responses": responses_digest(rows),
+        "responses": responses_digest(rows) + (f"+{joined}" if joined else ""),
         "drafter": _digest(built),
         "objective": _digest(objective_facts(recipe.drafter.kind, recipe.objective)),
-        "training": _digest(recipe.training.model_dump(exclude=FREE)),
+        "training": _digest(training),
     }
 
 

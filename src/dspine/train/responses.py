@@ -11,7 +11,7 @@ another origin may come without a head.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
 from pathlib import Path
@@ -41,7 +41,7 @@ class ResponseRow:
 
 @dataclass(frozen=True)
 class TrainingSequence:
-    """Prompt and response as one sequence; `loss_mask` is True on the response, its end token included."""
+    """A prompt and what was answered as one sequence; `loss_mask` is True on responses, their end tokens included."""
 
     id: str
     ids: list[int]
@@ -134,14 +134,54 @@ def _are_messages(value: Any) -> bool:
     )
 
 
-def training_sequence(row: ResponseRow, max_length: int | None = None) -> TrainingSequence:
+def training_sequence(
+    row: ResponseRow, max_length: int | None = None, earlier: Sequence[ResponseRow] = ()
+) -> TrainingSequence:
     """Prompt and response as one sequence, the loss mask set on every response id, its end token included.
 
     What lies beyond `max_length` tokens is cut off (None: nothing is).
+
+    Args:
+        earlier: turns that the row's prompt holds as they were, whose responses are trained on too.
     """
     ids = row.prompt_ids + row.response_ids
-    mask = [False] * len(row.prompt_ids) + [True] * len(row.response_ids)
+    mask = [False] * len(ids)
+    for turn in (*earlier, row):
+        first, size = len(turn.prompt_ids), len(turn.response_ids)
+        mask[first : first + size] = [True] * size
     return TrainingSequence(row.id, ids[:max_length], mask[:max_length])
+
+
+def training_sequences(rows: Sequence[ResponseRow], max_length: int | None = None) -> list[TrainingSequence]:
+    """One sequence for every dialogue, named by its last turn, with the loss mask on the response of every turn.
+
+    A turn (`x#3`) goes on from the one before (`x#2`) where its prompt begins with that turn's prompt and response, id
+    for id. It does not where the chat template writes earlier turns anew (as those do that drop old thoughts), or where
+    an answer's text makes other ids; then it is a sequence of its own, since no single one is what the target saw.
+    """
+    by_id = {row.id: row for row in rows}
+    goes_on_from = {row.id: before for row in rows if (before := _gone_on_from(row, by_id)) is not None}
+    inner = {before.id for before in goes_on_from.values()}
+    sequences = []
+    for row in rows:
+        if row.id not in inner:
+            earlier: list[ResponseRow] = []
+            while (before := goes_on_from.get((earlier[-1] if earlier else row).id)) is not None:
+                earlier.append(before)
+            sequences.append(training_sequence(row, max_length, earlier))
+    return sequences
+
+
+def _gone_on_from(row: ResponseRow, by_id: Mapping[str, ResponseRow]) -> ResponseRow | None:
+    """The turn before a row, where the row's prompt holds it as it was."""
+    name, mark, turn = row.id.rpartition("#")
+    if not (mark and turn.isascii() and turn.isdigit() and int(turn) > 1):
+        return None
+    before = by_id.get(name if turn == "2" else f"{name}#{int(turn) - 1}")
+    if before is None:
+        return None
+    said = before.prompt_ids + before.response_ids
+    return before if row.prompt_ids[: len(said)] == said else None
 
 
 def responses_digest(rows: Sequence[ResponseRow]) -> str:

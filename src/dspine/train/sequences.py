@@ -20,7 +20,7 @@ from torch import Tensor
 from dspine.errors import DataError
 from dspine.kernels.kv import Span
 from dspine.target.model import Target
-from dspine.train.responses import ResponseRow, TrainingSequence, training_sequence
+from dspine.train.responses import ResponseRow, TrainingSequence, training_sequences
 
 TOKENS_AT_ONCE = 2048  # of one forward, padding included
 WIDTH = 512  # tokens of a row in one forward: bounds the attention scores of long sequences
@@ -85,25 +85,25 @@ def teachers(loss_mask: Tensor) -> Tensor:
 def trainable(
     target: Target, rows: Sequence[ResponseRow], max_length: int | None = None
 ) -> tuple[list[TrainingSequence], list[str]]:
-    """Check rows against the target and cut them to `max_length`.
+    """Make rows sequences (see `training_sequences`), and check them against the target.
 
     Returns:
-        the sequences, and the ids of the rows that have nothing to train on within `max_length`.
+        the sequences, and the ids of those that have nothing to train on within `max_length`.
 
     Raises:
         DataError: a token id that the target does not have, or a sequence beyond its context.
     """
     sequences, empty = [], []
-    for row in rows:
-        sequence = training_sequence(row, max_length)
+    for sequence in training_sequences(rows, max_length):
         if max(sequence.ids) >= target.vocab_size:
             raise DataError(
-                f"response row {row.id!r} holds token id {max(sequence.ids)}; {target.name} has {target.vocab_size}",
+                f"response row {sequence.id!r} holds token id {max(sequence.ids)}; {target.name} has "
+                f"{target.vocab_size}",
                 "These responses are another target's: write them anew with `dspine regenerate`.",
             )
         if len(sequence.ids) > target.context_limit:
             raise DataError(
-                f"response row {row.id!r} has {len(sequence.ids)} tokens; the context of {target.name} ends at "
+                f"response row {sequence.id!r} has {len(sequence.ids)} tokens; the context of {target.name} ends at "
                 f"{target.context_limit}",
                 f"Cut sequences with max_length: {target.context_limit}.",
             )
@@ -111,7 +111,7 @@ def trainable(
         if any(sequence.loss_mask[1:]):
             sequences.append(sequence)
         else:
-            empty.append(row.id)
+            empty.append(sequence.id)
     return sequences, empty
 
 

@@ -42,6 +42,7 @@ class StoreSettings:
         max_length: tokens kept of a sequence; None: all.
         dtype: of the features, a key of `DTYPES`.
         hidden_dtype: of the hidden states: the target's own.
+        joined: turns of dialogues that lie in the sequence of a later turn.
     """
 
     target: str
@@ -52,6 +53,7 @@ class StoreSettings:
     max_length: int | None
     dtype: str
     hidden_dtype: str
+    joined: int = 0
 
     def bytes_of(self, sequence: TrainingSequence) -> int:
         """Bytes of a sequence on disk: ids, mask and features of its tokens, hidden state and lse of its teachers."""
