@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from time import perf_counter
 from types import TracebackType
+from typing import Any, Protocol
 
 _active: ContextVar[StageClock | None] = ContextVar("dspine_stage_clock", default=None)
 _idle: AbstractContextManager[None] = nullcontext()
@@ -26,16 +27,37 @@ class StageTime:
     seconds: float
 
 
+class Marks(Protocol):
+    """Points in time: of the host, or of what an accelerator has been given to do."""
+
+    def mark(self) -> Any:
+        """Now."""
+
+    def seconds(self, start: Any, stop: Any) -> float:
+        """Seconds between two marks, once both are reached."""
+
+
+class HostMarks:
+    """The host's wall clock."""
+
+    def mark(self) -> float:
+        return perf_counter()
+
+    def seconds(self, start: float, stop: float) -> float:
+        return stop - start
+
+
 class StageClock:
     """Collects the sections entered while it is active (a context manager).
 
-    Times are the host's wall clock: exact on a CPU; on an accelerator, work that is only queued inside a
-    section is charged to the section that waits for it.
+    Args:
+        marks: whose time it is. The host's wall clock is exact on a CPU; on an accelerator, work that is only queued
+            inside a section is charged by it to the section that waits for it: give marks of the device there.
     """
 
-    def __init__(self) -> None:
-        self._seconds: dict[str, float] = {}
-        self._calls: dict[str, int] = {}
+    def __init__(self, marks: Marks | None = None) -> None:
+        self._marks = marks or HostMarks()
+        self._spans: dict[str, list[tuple[Any, Any]]] = {}
 
     def __enter__(self) -> StageClock:
         self._token = _active.set(self)
@@ -48,16 +70,19 @@ class StageClock:
 
     @contextmanager
     def section(self, name: str) -> Iterator[None]:
-        start = perf_counter()
+        spans = self._spans.setdefault(name, [])
+        start = self._marks.mark()
         try:
             yield
         finally:
-            self._seconds[name] = self._seconds.get(name, 0.0) + perf_counter() - start
-            self._calls[name] = self._calls.get(name, 0) + 1
+            spans.append((start, self._marks.mark()))
 
     def table(self) -> list[StageTime]:
         """The sections in the order in which they were first entered."""
-        return [StageTime(name, self._calls[name], seconds) for name, seconds in self._seconds.items()]
+        return [
+            StageTime(name, len(spans), sum(self._marks.seconds(start, stop) for start, stop in spans))
+            for name, spans in self._spans.items()
+        ]
 
 
 def stage(name: str) -> AbstractContextManager[None]:

@@ -14,7 +14,6 @@ from dspine.errors import DataError
 from dspine.evaluate.answers import read_answers
 from dspine.evaluate.measure import Measurement, turn_id
 from dspine.evaluate.prompts import TaskPrompt
-from dspine.evaluate.results import ACCEPTANCE, merge_results, read_results
 from dspine.evaluate.sources import Asked, Source, task_prompts
 from dspine.evaluate.tasks import find_task
 
@@ -108,18 +107,3 @@ def test_another_wording_is_not_mixed_in(measurement):
     other = replace(chosen, prompts=[TaskPrompt(p.id, p.text + "!", row=p.row) for p in chosen.prompts])
     with pytest.raises(DataError, match="another prompt"):
         measurement.results([other], GREEDY)
-
-
-def test_results_of_one_head_are_merged_and_of_another_not(tmp_path):
-    path = tmp_path / "new" / "a.jsonl"
-    merge_results(path, ACCEPTANCE, {"t": 0}, [{"key": "a", "tau": 1.0}, {"key": "b", "tau": float("nan")}])
-    merge_results(path, ACCEPTANCE, {"t": 0}, [{"key": "a", "tau": 2.0}])
-    head, results = read_results(path)
-    assert head == {"format": ACCEPTANCE, "measured_on": {"t": 0}}
-    assert results == [{"key": "a", "tau": 2.0}, {"key": "b", "tau": None}]
-    merge_results(path, ACCEPTANCE, {"t": 1}, [{"key": "c"}])
-    assert [result["key"] for result in read_results(path)[1]] == ["c"]
-    other = tmp_path / "other.jsonl"
-    other.write_text('{"prompt": "a"}\n')
-    with pytest.raises(DataError, match="not a file of results"):
-        merge_results(other, ACCEPTANCE, {}, [])

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from dspine import __version__
+from dspine.cli.bench import bench
 from dspine.cli.chat import chat
 from dspine.cli.console import open_streams
 from dspine.cli.demo import demo
@@ -30,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, generate, chat, train, regenerate, export, info):
+for command in (demo, generate, chat, train, regenerate, bench, export, info):
     app.command()(command)
 app.command("eval")(evaluate)
 

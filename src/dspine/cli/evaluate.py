@@ -93,7 +93,7 @@ def evaluate(
     from dspine.checkpoint import drafter_digest
     from dspine.decode.engine import Engine
     from dspine.evaluate.measure import Measurement, about_machine
-    from dspine.evaluate.results import ACCEPTANCE, merge_results
+    from dspine.evaluate.results import ACCEPTANCE, ResultFile
 
     measurement = Measurement(
         target=loaded,
@@ -112,7 +112,7 @@ def evaluate(
         settings = measurement.settings(measurement.drafter, each)
         measured_on = {**settings, "split": split, "turns": turns, "drafter_name": chosen, **about_machine(loaded)}
         path = out / f"acceptance-{measurement.name(measurement.drafter, each)}.jsonl"
-        merge_results(path, ACCEPTANCE, measured_on, [{"key": result.task, **asdict(result)} for result in found])
+        ResultFile(path, ACCEPTANCE, measured_on).add({"key": result.task, **asdict(result)} for result in found)
         report.append({"measured_on": measured_on, "file": str(path), "results": [asdict(r) for r in found]})
         told.append((measured_on, found))
         note(f"results: {path}")

@@ -1,1 +1,1 @@
-"""The evaluate room: tasks, and acceptance measured on them in the field's definitions, from answers kept on disk."""
+"""The evaluate room: tasks, acceptance measured on them in the field's definitions, and throughput and latency."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -36,30 +37,45 @@ def read_results(path: str | Path) -> tuple[dict[str, Any], list[dict[str, Any]]
     return lines[0], lines[1:]
 
 
-def merge_results(
-    path: Path, form: str, measured_on: Mapping[str, Any], results: Iterable[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    """Write results, each with its "key"; what the file already holds under the same head and other keys stays.
+class ResultFile:
+    """Results of one head, added to and replaced by their keys; nothing is on disk before the first is added.
 
-    Returns:
-        all results of the file.
+    Args:
+        measured_on: what the results depend on. A file of another head is written anew.
+
+    Attributes:
+        lines: the results by key, as they are in the file.
 
     Raises:
-        DataError: the file cannot be written, or it is something else.
+        DataError: the file is something else.
     """
-    head = {"format": form, "measured_on": finite(measured_on)}
-    kept: dict[str, dict[str, Any]] = {}
-    if path.exists():
-        written, before = read_results(path)
-        kept = {result["key"]: result for result in before} if written == json.loads(json.dumps(head)) else {}
-    kept |= {result["key"]: finite(result) for result in results}
-    lines = [json.dumps(line, ensure_ascii=False) + "\n" for line in (head, *kept.values())]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(path, error) from error
-    write_aside(path, "".join(lines).encode())
-    return list(kept.values())
+
+    def __init__(self, path: Path, form: str, measured_on: Mapping[str, Any]) -> None:
+        self.path = path
+        self.head: dict[str, Any] = json.loads(json.dumps({"format": form, "measured_on": finite(measured_on)}))
+        self.lines: dict[str, dict[str, Any]] = {}
+        if path.exists():
+            written, before = read_results(path)
+            self.lines = {line["key"]: line for line in before} if written == self.head else {}
+
+    def add(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Add results, each with its "key", all of them or none.
+
+        Raises:
+            DataError: the file cannot be written.
+        """
+        self.lines |= {line["key"]: finite(line) for line in lines}
+        data = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in (self.head, *self.lines.values()))
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+        write_aside(self.path, data.encode())
+
+
+def digest_of(measured_on: Mapping[str, Any]) -> str:
+    """First 8 hex digits of the sha256 of a head, to name a file by."""
+    return sha256(json.dumps(finite(measured_on), sort_keys=True).encode()).hexdigest()[:8]
 
 
 def finite(value: Any) -> Any:

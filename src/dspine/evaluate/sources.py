@@ -5,8 +5,9 @@ One rule: the source is chosen by whoever asks and is said with every figure; no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -110,3 +111,9 @@ def _loaded(hub: Hub, load: Callable[..., Iterable[dict[str, Any]]]) -> Iterable
     if hub.files:
         return load("json", data_files=f"hf://datasets/{hub.path}/{hub.files}", split=hub.split)
     return load(hub.path, hub.config, split=hub.split)
+
+
+def mixed(tasks: Sequence[Asked]) -> list[TaskPrompt]:
+    """The prompts of several tasks, one of each in turn, so that the beginning of the list is of all of them."""
+    columns = zip_longest(*(asked.prompts for asked in tasks))
+    return [prompt for column in columns for prompt in column if prompt is not None]

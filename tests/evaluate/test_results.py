@@ -1,0 +1,37 @@
+"""Files of results describe themselves, and results of different heads are never mixed."""
+
+from __future__ import annotations
+
+import pytest
+
+from dspine.errors import DataError
+from dspine.evaluate.results import ACCEPTANCE, ResultFile, digest_of, read_results
+
+
+def test_results_of_one_head_are_merged_and_of_another_not(tmp_path):
+    path = tmp_path / "new" / "a.jsonl"
+    ResultFile(path, ACCEPTANCE, {"t": 0}).add([{"key": "a", "tau": 1.0}, {"key": "b", "tau": float("nan")}])
+    file = ResultFile(path, ACCEPTANCE, {"t": 0})
+    file.add([{"key": "a", "tau": 2.0, "margins": (float("inf"),)}])
+    head, results = read_results(path)
+    assert head == {"format": ACCEPTANCE, "measured_on": {"t": 0}}
+    assert results == [{"key": "a", "tau": 2.0, "margins": ["inf"]}, {"key": "b", "tau": None}]
+    assert file.lines == {line["key"]: line for line in results}
+    other = ResultFile(path, ACCEPTANCE, {"t": 1})
+    assert other.lines == {}
+    assert read_results(path)[0] == head, "nothing is lost before there is something to say"
+    other.add([{"key": "c"}])
+    assert [result["key"] for result in read_results(path)[1]] == ["c"]
+
+
+def test_another_kind_of_file_is_left_alone(tmp_path):
+    path = tmp_path / "other.jsonl"
+    path.write_text('{"prompt": "a"}\n')
+    with pytest.raises(DataError, match="not a file of results"):
+        ResultFile(path, ACCEPTANCE, {})
+    assert path.read_text() == '{"prompt": "a"}\n'
+
+
+def test_a_head_has_one_name():
+    assert digest_of({"a": 1, "b": (1.0, None)}) == digest_of({"b": [1.0, None], "a": 1})
+    assert digest_of({"a": 1}) != digest_of({"a": 2})
