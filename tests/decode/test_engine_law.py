@@ -29,7 +29,7 @@ ROWS, LENGTH = 8, 300
 class ConstantDrafter:
     """Draws every candidate from Q."""
 
-    block_size, candidates, target_layer_ids, max_positions = 5, 4, (0,), 1 << 20
+    block_size, candidates, target_layer_ids, max_positions, confident = 5, 4, (0,), 1 << 20, False
 
     def new_cache(self, rows: int) -> RowCache:
         return RowCache(1, rows)

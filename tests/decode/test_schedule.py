@@ -9,8 +9,8 @@ import pytest
 
 from dspine.decode.acceptance import Acceptance
 from dspine.decode.cost import Costs
-from dspine.decode.schedule import Adaptive, Fixed, Schedule, Seat, best, check_verify
-from dspine.errors import ConfigError
+from dspine.decode.policy import FULL, Own
+from dspine.decode.schedule import Adaptive, Schedule, Seat, Unshared, best
 
 M = 7
 FREE = [M]
@@ -80,7 +80,7 @@ def play(
     """Run rounds: `accept(round, row, n)` says how many stand. Returns seconds, tokens a row, and each round's n."""
     seconds, tokens, numbers = 0.0, 0, []
     for number in range(rounds):
-        seats = [Seat(base + row, M, False) for row in range(rows)]
+        seats = [Seat(base + row, M) for row in range(rows)]
         lengths = schedule.lengths(seats)
         n = max(lengths)
         accepted = [min(accept(number, row, n), n) for row in range(rows)]
@@ -140,7 +140,7 @@ def test_no_luck_makes_a_batch_much_slower_than_plain(seed: int) -> None:
     for number in range(500):
         if number % 50 == 0:
             rates = [chance.random() if chance.random() < 0.3 else rate for rate in rates]
-        seats = [Seat(row, M, False) for row in range(8)]
+        seats = [Seat(row, M) for row in range(8)]
         lengths = schedule.lengths(seats)
         n = max(lengths)
         accepted = [next((k for k in range(n) if chance.random() > rate), n) for rate in rates]
@@ -168,44 +168,30 @@ def test_new_requests_begin_with_what_the_purses_held() -> None:
 # ---------------------------------------------------------------- rows that are bound
 
 
-def test_a_seeded_row_has_the_whole_block_and_the_others_with_it() -> None:
+def test_a_bound_row_has_the_whole_block_and_the_others_with_it() -> None:
     schedule = Adaptive(M, STEEP)
-    seats = [Seat(0, M, False), Seat(1, 5, True), Seat(2, 0, False)]
+    seats = [Seat(0, M), Seat(1, 5, FULL), Seat(2, 0)]
     for _ in range(30):
         assert schedule.lengths(seats) == [7, 5, 0]
         schedule.learn(seats, [7, 5, 0], [0, 0, 0])
     assert schedule.lengths(seats[:1]) == [0]
-    assert schedule.lengths([Seat(0, M, False), Seat(1, 0, True)]) == [0, 0]
+    assert schedule.lengths([Seat(0, M), Seat(1, 0, FULL)]) == [0, 0]
 
 
-def test_seeded_rows_alone_do_not_ask_for_costs() -> None:
+def test_bound_rows_alone_do_not_ask_for_costs() -> None:
     class Unknown:
         def covering(self, rows: int) -> Costs:
             raise AssertionError("nothing is to be chosen")
 
     schedule = Adaptive(M, Unknown())
-    for seats in ([Seat(0, M, True)], [Seat(0, 0, False)]):
+    for seats in ([Seat(0, M, FULL)], [Seat(0, 0)]):
         lengths = schedule.lengths(seats)
         schedule.learn(seats, lengths, [0])
         assert lengths == [seats[0].room]
 
 
-def test_a_fixed_number_is_cut_by_room_alone() -> None:
-    seats: Sequence[Seat] = [Seat(0, 7, False), Seat(1, 2, True), Seat(2, 0, False)]
-    assert Fixed(4).lengths(seats) == [4, 2, 0]
-    assert Fixed(4).repeatable
-    assert not Adaptive(M, FLAT).repeatable
-
-
-@pytest.mark.parametrize("verify", ["all", 0, -1, 8, True, 2.0, None])
-def test_other_words_and_numbers_are_refused(verify: object) -> None:
-    with pytest.raises(ConfigError, match=r"1\.\.7"):
-        check_verify(verify, M)
-
-
-def test_known_words_and_numbers_pass() -> None:
-    for verify in ("full", "auto", 1, 7):
-        check_verify(verify, M)
-    check_verify(99, None)
-    with pytest.raises(ConfigError):
-        check_verify(0, None)
+def test_rows_with_rules_of_their_own_are_left_alone() -> None:
+    seats: Sequence[Seat] = [Seat(0, 4, Own(most=4)), Seat(1, 2, FULL), Seat(2, 0)]
+    for schedule in (Unshared(), Adaptive(M, FLAT)):
+        assert schedule.lengths(seats) == [4, 2, 0]
+        assert schedule.cut(seats, [3, 2, 0], None) == [3, 2, 0]

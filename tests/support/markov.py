@@ -57,6 +57,8 @@ class MarkovToy:
     p: (V, V) the target's law by predecessor.
     support, q: (V, K) ids and law of the drafter by predecessor; the law it reports.
     drawn: (V, K) the law it draws from: q, unless a test makes it lie.
+
+    Its confidence is the true chance of acceptance, Σ min(p, q), after the token before each place.
     """
 
     p: Tensor
@@ -90,12 +92,15 @@ class MarkovToy:
                 pick = draw(self.drawn[predecessor], noise[:, place])
             predecessor = support[-1].gather(1, pick[:, None]).squeeze(1)
             tokens.append(predecessor)
-        ids, law = torch.stack(support, 1), torch.stack(probs, 1)
+        ids, law, chosen = torch.stack(support, 1), torch.stack(probs, 1), torch.stack(tokens, 1)
+        before = torch.cat((anchors[:, None], chosen[:, :-1]), dim=1)
+        confidence = torch.minimum(self.p.gather(1, self.support), self.q).sum(1)[before]
         if self.form == "one-hot":
-            return Proposal(torch.stack(tokens, 1))
+            return Proposal(chosen, confidence=confidence)
         if self.form == "dense":
-            return Proposal(torch.stack(tokens, 1), probs=torch.zeros(*ids.shape[:2], TOKENS).scatter(2, ids, law))
-        return Proposal(torch.stack(tokens, 1), ids, law)
+            dense = torch.zeros(*ids.shape[:2], TOKENS).scatter(2, ids, law)
+            return Proposal(chosen, probs=dense, confidence=confidence)
+        return Proposal(chosen, ids, law, confidence)
 
     def generate(
         self,
@@ -104,8 +109,14 @@ class MarkovToy:
         candidates: int,
         rule: Rule = lossless,
         lengths: Callable[[Proposal], Tensor] | None = None,
+        fresh: bool = False,
     ) -> Tensor:
-        """The first `count` tokens of N requests, (N, count), in rounds of M candidates judged by `rule`."""
+        """The first `count` tokens of N requests, (N, count), in rounds of M candidates judged by `rule`.
+
+        Args:
+            fresh: draw every block from noise of its own, instead of reading a position's again where its candidate
+                was void.
+        """
         stride = (count + 1) * (candidates + 1)
         draft, accept, follow = (noise_table(name, requests, stride) for name in ("draft", "accept", "next"))
         places = torch.arange(candidates)
@@ -113,9 +124,10 @@ class MarkovToy:
         filled = torch.zeros(requests, dtype=torch.int64)
         anchors = torch.full((requests,), START)
         self.log.clear()
+        generator = torch.Generator().manual_seed(SEED)
         while int(filled.min()) < count:
             at = filled[:, None] + places
-            drawn_with = draft.gather(1, at)
+            drawn_with = torch.rand(at.shape, generator=generator) if fresh else draft.gather(1, at)
             proposal = self.propose(anchors, drawn_with)
             seen = Round(
                 target_probs=self.p[torch.cat([anchors[:, None], proposal.tokens], dim=1)],

@@ -72,6 +72,7 @@ class OracleDrafter:
     known: list[Known] = field(default_factory=list)
     calls: int = 0
     before_verify: Callable[[int], None] | None = None  # called with the number of the `propose` call
+    confident: bool = False
 
     @property
     def candidates(self) -> int:
@@ -153,6 +154,7 @@ class TableDrafter:
     support: int | None = 64
     max_positions: int = 1 << 20
     target_layer_ids: tuple[int, ...] = TAPS
+    confident: bool = False
 
     def __post_init__(self) -> None:
         generator = torch.Generator().manual_seed(5)

@@ -141,13 +141,15 @@ def _report(models: Models, params: SamplingParams, given: Answer, stages: list[
 
 
 def _print_stats(models: Models, params: SamplingParams, given: Answer) -> None:
+    from dspine.decode.policy import SHARED
+
     numbers, where = counts(given), models.measured_on()
     note(
         f"{numbers['completion_tokens']} tokens in {numbers['rounds']} rounds, {numbers['seconds']:.2f} s: "
         f"{numbers['tokens_per_second']:.1f} tokens/s, tau {numbers['tau']:.2f} (kept tokens / rounds)"
     )
     if models.network is not None:
-        seeded = ", in full for its seed" if where["verify"] == "auto" and params.seed is not None else ""
+        seeded = ", in full for its seed" if where["verify"] in SHARED and params.seed is not None else ""
         note(
             f"verified {numbers['verified']:.2f} of {models.network.candidates} candidates a round "
             f"(--verify {where['verify']}{seeded})"

@@ -15,7 +15,7 @@ from dspine.cli.options import Dtype
 if TYPE_CHECKING:
     from dspine.answer import Answer
     from dspine.decode.engine import Engine
-    from dspine.decode.schedule import Verify
+    from dspine.decode.policy import Verify
     from dspine.drafter.proposal import Drafter
     from dspine.target import Target
 
@@ -118,7 +118,7 @@ def open_models(
 
     Args:
         verify: how many candidates to verify.
-        measure: whether "auto" measures anew what rounds cost here.
+        measure: whether to measure anew what rounds cost here.
 
     Raises:
         DspineError: a model that cannot be loaded, or a drafter that does not fit the target.

@@ -10,11 +10,11 @@ import typer
 
 from dspine.cli.console import note
 from dspine.cli.heavy import uncollected
-from dspine.errors import RequestError
+from dspine.errors import ConfigError, RequestError
 
 if TYPE_CHECKING:
+    from dspine.decode.policy import Verify
     from dspine.decode.sampling import SamplingParams
-    from dspine.decode.schedule import Verify
 
 MODEL = "The models"
 SAMPLING = "Sampling"
@@ -69,10 +69,11 @@ VerifyOption = Annotated[
     str | None,
     typer.Option(
         "--verify",
-        metavar="auto|full|N",
-        help="How many candidates of a block to verify: auto picks the number that makes most tokens a second here; "
-        "full is all; N is fixed. The answer follows the same law with each. With --seed, auto is full, so that the "
-        "seed gives the same tokens anywhere. Default: auto.",
+        metavar="auto|full|N|confidence:C|scheduled|lagged",
+        help="How many candidates of a block to verify: full is all; N is fixed; confidence:C stops before the first "
+        "candidate whose confidence is below C. What makes most tokens a second here: auto by past rounds, scheduled "
+        "by the confidences of the block, lagged by those of two rounds ago; with --seed these three are full, so that "
+        "the seed gives the same tokens anywhere. The answer follows the same law with each. Default: auto.",
         rich_help_panel=MODEL,
         show_default=False,
     ),
@@ -81,7 +82,8 @@ MeasureOption = Annotated[
     bool,
     typer.Option(
         "--measure",
-        help="For --verify auto: measure anew what rounds cost here; else that is done once and kept in the cache.",
+        help="Measure anew what rounds cost here; else that is done once, where --verify needs it, and kept in the "
+        "cache.",
         rich_help_panel=MODEL,
     ),
 ]
@@ -153,17 +155,21 @@ def verify_choice(verify: str | None, drafted: bool = True) -> Verify:
         drafted: whether there may be a drafter at all.
 
     Raises:
-        typer.BadParameter: neither a word that is known nor a number from 1 on, or nothing to verify.
+        typer.BadParameter: no policy that is known, or nothing to verify.
     """
     if verify is None:
         return "auto"
     if not drafted:
         raise typer.BadParameter("--no-drafter leaves --verify nothing to verify")
-    if verify in ("auto", "full"):
-        return "auto" if verify == "auto" else "full"
-    if not verify.isascii() or not verify.isdigit() or int(verify) < 1:
-        raise typer.BadParameter(f"--verify {verify}: give auto, full or a number from 1 on")
-    return int(verify)
+    with uncollected():
+        from dspine.decode.policy import read_verify
+
+    choice = int(verify) if verify.isascii() and verify.isdigit() else verify
+    try:
+        read_verify(choice)
+    except ConfigError as fault:
+        raise typer.BadParameter(f"--verify {verify}: {fault.fix}") from fault
+    return choice
 
 
 def numbers(text: str, option: str) -> list[float]:

@@ -3,7 +3,8 @@
 One rule: active rows are rows 0..n-1 of the caches, so a batch is a slice and never a gather; where a row ends, the
 last one moves into its place. Source: DSpine (arXiv 2609.36173), section on speculative decoding.
 
-A round with anchor at position s of each row: choose a number n of candidates, draft them for s+1..s+n; run anchor and
+A round with anchor at position s of each row: draft candidates for s+1..s+M; choose how many, n, to verify (before the
+draft, or by the confidences that come with it; none may mean no draft at all); run anchor and
 candidates through the target at slots s..s+n; judge; the a candidates that stand and the target's own token become
 x_{s+1}..x_{s+a+1}; the drafter observes the features of slots s..s+a. Then s' = s+a+1 is the number of slots in both
 caches again, one less than the number of tokens: the new anchor has neither key nor feature yet. In rounds without
@@ -12,6 +13,7 @@ candidates the drafter rests; the features wait in the backlog until it drafts a
 
 from __future__ import annotations
 
+import secrets
 import warnings
 from collections.abc import Sequence
 
@@ -21,6 +23,7 @@ from torch import Tensor
 from dspine.decode.backlog import SLOTS, Backlog
 from dspine.decode.judge import Mixture, Ruling, judge
 from dspine.decode.noise import uniform_rows
+from dspine.decode.policy import FULL, Own
 from dspine.decode.rows import Row
 from dspine.decode.schedule import Schedule, Seat
 from dspine.drafter.proposal import Drafter, Proposal
@@ -37,19 +40,29 @@ class Batch:
 
     Args:
         target, drafter: the models; without a drafter M is 0.
-        schedule: says how many candidates to verify.
+        schedule: says how many candidates to verify of rows without a rule of their own.
+        own: the rule of rows whose request brings none; None: a request with a seed is verified in full, the schedule
+            chooses for the others.
         capacity: most rows.
         prefill_chunk: most prompt tokens a row in one forward.
     """
 
     def __init__(
-        self, target: Target, drafter: Drafter | None, schedule: Schedule, *, capacity: int, prefill_chunk: int
+        self,
+        target: Target,
+        drafter: Drafter | None,
+        schedule: Schedule,
+        *,
+        own: Own | None = None,
+        capacity: int,
+        prefill_chunk: int,
     ) -> None:
         self.rows: list[Row] = []
         self.capacity = capacity
         self._target = target
         self._drafter = drafter
         self._schedule = schedule
+        self._own = own
         self._chunk = prefill_chunk
         self._candidates = 0 if drafter is None else drafter.candidates
         self._mixture: Mixture | None = None
@@ -74,7 +87,8 @@ class Batch:
         rows = sorted(rows, key=lambda row: -len(row.tokens))
         for row in rows:
             row.drafting = self._within_range(row, len(row.tokens))
-            row.repeatable = self._schedule.repeatable or row.request.seeded or not row.drafting
+            row.own = row.request.own or self._own or (FULL if row.request.seeded else None)
+            row.repeatable = row.own is not None or not row.drafting
         with stage("prefill"):
             # Alone, where a token's result depends on how many go through together with it only beyond some number.
             groups = [[row] for row in rows] if self._target.alike is not None else [rows]
@@ -94,10 +108,12 @@ class Batch:
         self._check()
         self._leave_range()
         starts = [row.position for row in rows]
-        seats = [Seat(row.request.id, row.room(self._candidates), row.request.seeded) for row in rows]
+        seats = [Seat(row.request.id, row.room(self._candidates), row.own) for row in rows]
         lengths = self._schedule.lengths(seats)
         anchors = torch.tensor([row.tokens[-1] for row in rows], device=self._target.device)
         proposal = self._propose(anchors, max(lengths))
+        lengths = self._cut(seats, lengths, proposal.confidence)
+        proposal = proposal.places(max(lengths))
         with stage("verify/forward"):
             ids = torch.cat((anchors[:, None], proposal.tokens), dim=1)  # (B, M+1)
             out = self._target.forward(ids, self._cache, Span(0, tuple(starts), ids.shape[1]), self._taps())
@@ -180,11 +196,25 @@ class Batch:
         self._catch_up()
         law, uniforms = self._mixed(self.rows).law, None
         if not law.greedy:
-            seeds = [row.request.seed or 0 for row in self.rows]
+            seeds = [self._draft_seed(row) for row in self.rows]
             positions = [row.position + 1 for row in self.rows]
             uniforms = uniform_rows(seeds, "draft", positions, self._candidates, anchors.device)
         proposal = self._drafter.propose(self._context, 0, anchors, law, uniforms)
-        return proposal if width == self._candidates else proposal.places(width)
+        return proposal.places(width)
+
+    def _draft_seed(self, row: Row) -> int:
+        """What keys a row's draft: its own seed, or, where its number of candidates looks back, another every round."""
+        return secrets.randbits(63) if row.own is None and self._schedule.looks_back else row.request.seed or 0
+
+    def _cut(self, seats: Sequence[Seat], lengths: Sequence[int], confidence: Tensor | None) -> list[int]:
+        """How many candidates to verify, now that they are drafted: by each row's own rule, then by the schedule."""
+        asked = self._schedule.reads_confidence or any(seat.own is not None and seat.own.threshold for seat in seats)
+        said: list[list[float]] | None = confidence.tolist() if asked and confidence is not None else None
+        kept = [
+            length if seat.own is None else seat.own.cut(length, None if said is None else said[index])
+            for index, (seat, length) in enumerate(zip(seats, lengths, strict=True))
+        ]
+        return self._schedule.cut(seats, kept, said)
 
     def _observe(self, starts: Sequence[int], ids: Tensor, features: Tensor | None, rulings: Sequence[Ruling]) -> None:
         """Show the drafter the anchor and the candidates that stood. A row that is not drafted keeps no context."""

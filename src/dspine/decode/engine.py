@@ -25,11 +25,13 @@ from collections.abc import Iterator, Sequence
 
 from dspine.decode.batch import Batch
 from dspine.decode.costbook import CostBook
+from dspine.decode.policy import FULL, Own, Verify, check_policy, read_verify
+from dspine.decode.prefix import Lagged, Scheduled
 from dspine.decode.records import Completion, Update
 from dspine.decode.request import Request
 from dspine.decode.rows import Row
 from dspine.decode.sampling import SamplingParams
-from dspine.decode.schedule import Adaptive, CostSource, Fixed, Schedule, Verify, check_verify
+from dspine.decode.schedule import Adaptive, CostSource, Schedule, Unshared
 from dspine.drafter.proposal import Drafter
 from dspine.errors import ConfigError, RequestError
 from dspine.target.model import Target
@@ -44,13 +46,17 @@ class Engine:
         drafter: proposes candidates; None decodes one token a round, through the same code.
         max_batch: most requests in progress at once; others wait, first come, first served.
         prefill_chunk: most prompt tokens of a request in one forward.
-        verify: how many candidates of a block to verify: "full" (all of them), a fixed number, or "auto", the number
-            that promises most tokens a second, by the costs here and the acceptance so far. Under "auto" requests
-            that bring a seed are verified in full all the same, since their tokens must depend on nothing else.
-        costs: what rounds cost, for "auto"; None: read from the cache folder, and measured where they are not there.
+        verify: how many candidates of a block to verify, see `decode/policy.py`: "full" (all of them), a number,
+            "confidence:C" (up to the first of less confidence); or what promises most tokens a second by the costs
+            here: "auto" by the acceptance so far, "scheduled" by the confidences of the block, "lagged" by those of
+            two rounds ago. Requests that bring a seed are verified in full under these three, since their tokens must
+            depend on nothing else, and requests that bring `SamplingParams.verify` by that. Or a `Schedule` of one's
+            own.
+        costs: what rounds cost; None: read from the cache folder, and measured where they are not there.
 
     Raises:
-        ConfigError: max_batch or prefill_chunk below 1, or another `verify`.
+        ConfigError: max_batch or prefill_chunk below 1, another `verify`, or one that needs confidences where the
+            drafter gives none.
         TargetError: the drafter taps layers that the target does not have.
     """
 
@@ -61,7 +67,7 @@ class Engine:
         *,
         max_batch: int = 8,
         prefill_chunk: int = 256,
-        verify: Verify = "full",
+        verify: Verify | Schedule = "full",
         costs: CostSource | None = None,
     ) -> None:
         for name, value in (("max_batch", max_batch), ("prefill_chunk", prefill_chunk)):
@@ -70,8 +76,9 @@ class Engine:
         if drafter is not None:
             check_taps(drafter.target_layer_ids, target.num_layers)
         self._target = target
-        schedule = _schedule(target, drafter, verify, costs, max_batch)
-        self._batch = Batch(target, drafter, schedule, capacity=max_batch, prefill_chunk=prefill_chunk)
+        self._drafter = drafter
+        own, schedule = _chosen(target, drafter, verify, costs, max_batch)
+        self._batch = Batch(target, drafter, schedule, own=own, capacity=max_batch, prefill_chunk=prefill_chunk)
         self._queue: deque[Request] = deque()
         self._live: dict[int, Row] = {}  # rows in progress, those being prefilled included
         self._mail: dict[int, deque[Update]] = {}  # where updates of a running `generate` or `stream` go
@@ -172,7 +179,7 @@ class Engine:
     # ---------------------------------------------------------------- inside
 
     def _request(self, prompt: Sequence[int], params: SamplingParams | None) -> Request:
-        request = Request.checked(self._next_id, prompt, params or SamplingParams(), self._target)
+        request = Request.checked(self._next_id, prompt, params or SamplingParams(), self._target, self._drafter)
         self._next_id += 1
         return request
 
@@ -238,13 +245,23 @@ class Engine:
                 self._mail.get(number, self._loose).append(update)
 
 
-def _schedule(
-    target: Target, drafter: Drafter | None, verify: Verify, costs: CostSource | None, max_batch: int
-) -> Schedule:
-    places = 0 if drafter is None else drafter.candidates
-    check_verify(verify, None if drafter is None else places)
-    if drafter is None or verify == "full":
-        return Fixed(places)
-    if verify == "auto":
-        return Adaptive(places, costs or CostBook(target, drafter, capacity=max_batch))
-    return Fixed(verify)
+def _chosen(
+    target: Target, drafter: Drafter | None, verify: Verify | Schedule, costs: CostSource | None, max_batch: int
+) -> tuple[Own | None, Schedule]:
+    """The rule of all rows, or None and what chooses for them."""
+    if not isinstance(verify, int | str):
+        return None, verify
+    policy = read_verify(verify)
+    check_policy(policy, drafter)
+    if drafter is None:
+        return FULL, Unshared()
+    if isinstance(policy, Own):
+        return policy, Unshared()
+    book = costs or CostBook(target, drafter, capacity=max_batch)
+    match policy:
+        case "auto":
+            return None, Adaptive(drafter.candidates, book)
+        case "scheduled":
+            return None, Scheduled(book)
+        case "lagged":
+            return None, Lagged(book)

@@ -10,9 +10,11 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dspine.decode.policy import Own, check_policy
 from dspine.decode.processors import RowProcessor
 from dspine.decode.sampling import SamplingParams
-from dspine.errors import RequestError
+from dspine.drafter.proposal import Drafter
+from dspine.errors import ConfigError, RequestError
 from dspine.target.model import Target
 
 
@@ -23,6 +25,7 @@ class Request:
     cap: most new tokens: `max_new_tokens`, or what the context leaves.
     terminators: ids that end it.
     seed: keys the draws; None for a greedy request, drawn here for a sampled one that brings none.
+    own: its own rule for the number of candidates to verify; None: the engine's.
     processor: makes its processed logits from the target's raw ones.
     """
 
@@ -33,6 +36,7 @@ class Request:
     terminators: frozenset[int]
     seed: int | None
     processor: RowProcessor
+    own: Own | None = None
 
     @property
     def seeded(self) -> bool:
@@ -40,12 +44,14 @@ class Request:
         return self.params.seed is not None
 
     @classmethod
-    def checked(cls, number: int, prompt: Sequence[int], params: SamplingParams, target: Target) -> Request:
-        """Make a request for `target`.
+    def checked(
+        cls, number: int, prompt: Sequence[int], params: SamplingParams, target: Target, drafter: Drafter | None = None
+    ) -> Request:
+        """Make a request for `target`, and for the drafter that will serve it, if any.
 
         Raises:
             RequestError: the prompt is empty, too long for the context, or holds ids outside the vocabulary; a
-                parameter does not fit the vocabulary, or the context cannot hold min_new_tokens.
+                parameter does not fit the vocabulary or the drafter, or the context cannot hold min_new_tokens.
         """
         prompt = tuple(int(token) for token in prompt)
         _check_prompt(prompt, target)
@@ -66,6 +72,7 @@ class Request:
             terminators=terminators,
             seed=_seed(params),
             processor=RowProcessor(params, len(prompt), terminators, target.decodable),
+            own=_own(params, drafter),
         )
 
 
@@ -84,6 +91,17 @@ def _check_prompt(prompt: tuple[int, ...], target: Target) -> None:
             f"the prompt holds ids {outside[:8]} outside the vocabulary of {target.vocab_size}",
             f"encode it with the tokenizer of {target.name}",
         )
+
+
+def _own(params: SamplingParams, drafter: Drafter | None) -> Own | None:
+    own = params.own_rule
+    if own is None:
+        return None
+    try:
+        check_policy(own, drafter)
+    except ConfigError as error:
+        raise RequestError(error.what, error.fix) from error
+    return own
 
 
 def _seed(params: SamplingParams) -> int | None:

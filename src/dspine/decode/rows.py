@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dspine.decode.policy import Own
 from dspine.decode.records import Completion, FinishReason, Logprob, RoundRecord, Update
 from dspine.decode.request import Request
 from dspine.decode.text import Decoder, Detokenizer, StopStrings
@@ -26,6 +27,7 @@ class Row:
     def __init__(self, request: Request, tokenizer: Decoder, *, drafting: bool) -> None:
         self.request = request
         self.drafting = drafting
+        self.own: Own | None = None  # its own rule for the number of candidates to verify
         self.repeatable = True  # whether its seed alone gives its tokens again
         self.tokens = list(request.prompt)
         self.finish: FinishReason | None = None
@@ -54,7 +56,10 @@ class Row:
 
     def room(self, candidates: int) -> int:
         """How many candidates are worth verifying: the round adds one token more, and the cap must hold them all."""
-        return min(candidates, self.remaining - 1) if self.drafting else 0
+        if not self.drafting:
+            return 0
+        room = min(candidates, self.remaining - 1)
+        return room if self.own is None else self.own.room(room)
 
     def take(self, tokens: Sequence[int], logprobs: Sequence[Logprob] = ()) -> int:
         """Append verified tokens up to the one that ends the request.

@@ -22,7 +22,8 @@ from pydantic import (
 from torch import Tensor
 
 from dspine.decode.noise import SEED_LIMIT
-from dspine.errors import RequestError
+from dspine.decode.policy import Own, read_verify
+from dspine.errors import ConfigError, RequestError
 from dspine.kernels.law import Law
 
 LogitsProcessor = Callable[[Tensor, Tensor], Tensor]
@@ -90,6 +91,9 @@ class SamplingParams(BaseModel):
     """Go on after EOS; stop ids and stop strings still end the request."""
     logprobs: _Int | None = Field(None, ge=0)
     """Return the chosen token's logprob and the n likeliest tokens'; 0: the chosen one's only; None: nothing."""
+    verify: int | str | None = None
+    """How many candidates to verify, by a rule of this request's own: "full", a number, or "confidence:C" (up to the
+    first candidate of less confidence); None: as the engine does. The output keeps its law with each."""
     processors: Annotated[tuple[LogitsProcessor, ...], BeforeValidator(_listed)] = ()
     """transformers logits processors, applied last and in order. What one returns must depend on its two arguments
     alone: a block asks about several histories in turn, and about some that are rejected afterwards."""
@@ -109,12 +113,33 @@ class SamplingParams(BaseModel):
                 f"temperature {self.temperature:g} is too small for float32",
                 "use 0 for greedy decoding, or at least 1e-6",
             )
+        _ = self.own_rule
         if self.min_new_tokens > self.max_new_tokens:
             raise RequestError(
                 f"min_new_tokens {self.min_new_tokens} is above max_new_tokens {self.max_new_tokens}",
                 "raise max_new_tokens or lower min_new_tokens",
             )
         return self
+
+    @property
+    def own_rule(self) -> Own | None:
+        """What `verify` stands for.
+
+        Raises:
+            RequestError: no rule, or one that is not the request's own.
+        """
+        if self.verify is None:
+            return None
+        try:
+            policy = read_verify(self.verify)
+        except ConfigError as error:
+            raise RequestError(error.what, error.fix) from error
+        if not isinstance(policy, Own):
+            raise RequestError(
+                f'verify: "{policy}" weighs all requests of a batch, so no request can ask for it',
+                'give "full", a number or "confidence:C", or make the engine with it',
+            )
+        return policy
 
     @property
     def greedy(self) -> bool:

@@ -1,45 +1,30 @@
-"""How many candidates to verify.
+"""How many candidates to verify: what a schedule is, and the one that goes by past rounds.
 
-One rule: decided before a block is drafted, from past rounds and costs alone. So the number does not depend on the
-candidates that it cuts, and the output keeps its law whatever the number is. Requests that bring a seed are verified
-in full, for their tokens must not depend on the rounds of others.
+One rule: whether a candidate is verified may depend on past rounds, costs, and the tokens before it, never on itself.
+So the output keeps its law whatever the numbers are. Rows with a rule of their own (`decode/policy.py`) are not chosen
+for: their tokens must not depend on the rounds of others.
 
-The number is one for the whole batch, since its rows go through the target side by side: the one that promises most
-kept tokens a second. None at all is a plain round, in which the drafter rests. Source: scheduled verification of
-DSpark (arXiv 2607.05147), with running acceptance rates in place of a confidence head.
+`Adaptive` decides before a block is drafted. The number is one for the whole batch, since its rows go through the
+target side by side: the one that promises most kept tokens a second. None at all is a plain round, in which the drafter
+rests. Source: scheduled verification of DSpark (arXiv 2607.05147), with running acceptance rates in place of a
+confidence head; `decode/prefix.py` has it with one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 from dspine.decode.acceptance import Acceptance
 from dspine.decode.cost import Costs
-from dspine.errors import ConfigError
-
-Verify = Literal["full", "auto"] | int
+from dspine.decode.policy import Own
 
 SHARE = 0.015  # of the time that may be lost by drafting where it does not pay
 LUCK = 8.0  # plain rounds whose time one row alone may lose at once; its luck varies most
 LUCK_OF_MANY = 1.5  # ... and the rows of a batch on average
 DEBT = 2.0  # ... and any of them while others gain
 GAIN = 1.02  # drafting must promise to be this much faster than a plain round
-
-
-def check_verify(verify: object, places: int | None) -> None:
-    """Refuse what is no number of candidates for a drafter of M = `places` (None: no drafter, any number will do).
-
-    Raises:
-        ConfigError: naming what is possible.
-    """
-    if verify in ("full", "auto"):
-        return
-    most = "M" if places is None else places
-    number = verify if isinstance(verify, int) and not isinstance(verify, bool) else 0
-    if number < 1 or (places is not None and number > places):
-        raise ConfigError(f"verify is {verify!r}", f'give "full", "auto" or a number of candidates, 1..{most}')
 
 
 class CostSource(Protocol):
@@ -55,39 +40,62 @@ class Seat:
 
     request: the number of its request.
     room: the most candidates that it can use; 0 where it is not drafted.
-    seeded: whether its number must depend on nothing else.
+    own: its own rule, within the room already; None: the schedule chooses.
     """
 
     request: int
     room: int
-    seeded: bool
+    own: Own | None = None
+
+    @property
+    def bound(self) -> bool:
+        """Whether its number depends on nothing else."""
+        return self.own is not None
 
 
 class Schedule(Protocol):
-    """Says how many candidates of each row to verify, and hears what came of it."""
+    """Says how many candidates of each row to verify, and hears what came of it.
 
-    repeatable: bool  # whether the numbers are the same in every run, whatever else is in the batch
+    reads_confidence: whether `cut` asks for confidences.
+    looks_back: whether it remembers the confidences of candidates that fell. Their draws are read again for the same
+        positions unless each round draws from noise of its own, and a number that knows of them would know its tokens.
+    """
+
+    reads_confidence: bool
+    looks_back: bool
 
     def lengths(self, seats: Sequence[Seat]) -> list[int]:
-        """How many candidates of each row to verify in the next round."""
+        """Before drafting: the most candidates of each row to verify; a bound row's room. No row any: no draft."""
+
+    def cut(
+        self, seats: Sequence[Seat], lengths: Sequence[int], confidences: Sequence[Sequence[float]] | None
+    ) -> list[int]:
+        """After drafting: how many to verify, none above `lengths`; a bound row's stays.
+
+        Args:
+            confidences: by row, by place; None where nothing was drafted or they are not read.
+        """
 
     def learn(self, seats: Sequence[Seat], lengths: Sequence[int], accepted: Sequence[int]) -> None:
         """Hear of a round: how many candidates of each row were verified, and how many of them stood."""
 
 
-class Fixed:
-    """Always the same number."""
+class Unshared:
+    """Chooses nothing: for batches whose rows all have a rule of their own."""
 
-    repeatable = True
-
-    def __init__(self, candidates: int) -> None:
-        self._candidates = candidates
+    reads_confidence = False
+    looks_back = False
 
     def lengths(self, seats: Sequence[Seat]) -> list[int]:
-        return [min(self._candidates, seat.room) for seat in seats]
+        return [seat.room for seat in seats]
+
+    def cut(
+        self, seats: Sequence[Seat], lengths: Sequence[int], confidences: Sequence[Sequence[float]] | None
+    ) -> list[int]:
+        return list(lengths)
 
     def learn(self, seats: Sequence[Seat], lengths: Sequence[int], accepted: Sequence[int]) -> None:
-        """It does not change."""
+        """There is nothing to learn for."""
 
 
 class Adaptive:
@@ -104,10 +112,11 @@ class Adaptive:
 
     Args:
         places: M, candidates of a block.
-        costs: what rounds cost; not asked as long as requests with seeds leave nothing to choose.
+        costs: what rounds cost; not asked as long as bound rows leave nothing to choose.
     """
 
-    repeatable = False
+    reads_confidence = False
+    looks_back = False
 
     def __init__(self, places: int, costs: CostSource) -> None:
         self._places = places
@@ -118,17 +127,22 @@ class Adaptive:
 
     def lengths(self, seats: Sequence[Seat]) -> list[int]:
         rooms = [seat.room for seat in seats]
-        if not _free(seats):
+        if not _open(seats):
             return rooms  # one row makes the block so wide: the other rows' candidates cost no more
         self._greet(seats)
         count = self._count(rooms)
         return [min(count, room) for room in rooms]
 
+    def cut(
+        self, seats: Sequence[Seat], lengths: Sequence[int], confidences: Sequence[Sequence[float]] | None
+    ) -> list[int]:
+        return list(lengths)  # decided already
+
     def learn(self, seats: Sequence[Seat], lengths: Sequence[int], accepted: Sequence[int]) -> None:
         for verified, stood in zip(lengths, accepted, strict=True):
             if verified:
                 self._acceptance.note(verified, stood)
-        if not _free(seats):
+        if not _open(seats):
             return
         rows, count = len(seats), max(lengths)
         if count == 0:
@@ -195,10 +209,14 @@ def best(
     return chosen
 
 
-def _free(seats: Sequence[Seat]) -> bool:
-    """Whether there is a number to choose: some row is drafted, and none that is must have its own number."""
-    rooms = any(seat.room for seat in seats)
-    return rooms and not any(seat.seeded and seat.room for seat in seats)
+def free(seats: Sequence[Seat]) -> bool:
+    """Whether there is a row to choose for."""
+    return any(seat.room and not seat.bound for seat in seats)
+
+
+def _open(seats: Sequence[Seat]) -> bool:
+    """Whether there is one number to choose: some row is drafted, and none that is has its own."""
+    return free(seats) and not any(seat.room and seat.bound for seat in seats)
 
 
 def _start(costs: Costs, rows: int) -> float:

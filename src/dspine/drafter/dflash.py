@@ -31,6 +31,10 @@ class Independent(nn.Module):
         super().__init__()
         self.tables = tables
 
+    @property
+    def confident(self) -> bool:
+        return False
+
     def pack(self) -> None:
         """Nothing: there are no weights."""
 

@@ -91,6 +91,10 @@ class CandidateSelection(nn.Module):
         self.top_k = config.top_k
         self.candidate_selector = CandidateSelector(config.vocab_size, config.hidden_size, config.selector_rank)
 
+    @property
+    def confident(self) -> bool:
+        return False
+
     def pack(self) -> None:
         pack(self.candidate_selector)
 

@@ -66,6 +66,10 @@ class PrefixCorrection(nn.Module):
         for layer in (self.embed_proj[0], self.embed_proj[2]):
             nn.init.normal_(cast(nn.Linear, layer).weight, std=SPREAD)
 
+    @property
+    def confident(self) -> bool:
+        return False
+
     def pack(self) -> None:
         pack(self.embed_proj)
 

@@ -75,6 +75,10 @@ class MarkovSelection(nn.Module):
         if config.confidence:
             self.confidence_head = ConfidenceHead(width + rank * config.confidence_with_markov)
 
+    @property
+    def confident(self) -> bool:
+        return self.confidence_head is not None
+
     def pack(self) -> None:
         if not self.config.tabulated:  # a table looks up rows of W_2
             pack(self.markov_head)

@@ -141,6 +141,10 @@ class DSpine(nn.Module):
         return self.config.max_position_embeddings
 
     @property
+    def confident(self) -> bool:
+        return False
+
+    @property
     def head(self) -> Tensor:
         """The target's LM head (V, d)."""
         return self.tables.head

@@ -26,6 +26,10 @@ from dspine.kernels.packed import pack
 class Selection(Protocol):
     """A module that turns the backbone's rows into a proposal."""
 
+    @property
+    def confident(self) -> bool:
+        """Whether its proposals carry confidences."""
+
     def pack(self) -> None:
         """Arrange the weights for the processor's matrix kernels, as far as their rows are not looked up."""
 
@@ -84,6 +88,10 @@ class ParallelDrafter(nn.Module, Generic[S]):
     @property
     def max_positions(self) -> int:
         return self.config.max_position_embeddings
+
+    @property
+    def confident(self) -> bool:
+        return self.selection.confident
 
     @property
     def head(self) -> Tensor:

@@ -41,7 +41,7 @@ class Proposal:
 
     def places(self, width: int) -> Proposal:
         """The first `width` places of every row."""
-        return self._map(lambda field: field[:, :width])
+        return self if width == self.candidates else self._map(lambda field: field[:, :width])
 
     def _map(self, pick: Callable[[Tensor], Tensor]) -> Proposal:
         fields = (self.tokens, self.support, self.probs, self.confidence)
@@ -68,6 +68,10 @@ class Drafter(Protocol):
     @property
     def max_positions(self) -> int:
         """Number of positions that it was built for; a row whose block would end beyond is not drafted."""
+
+    @property
+    def confident(self) -> bool:
+        """Whether its proposals carry confidences."""
 
     def new_cache(self, rows: int) -> RowCache:
         """An empty context cache for `rows` rows."""

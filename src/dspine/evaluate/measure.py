@@ -17,8 +17,8 @@ import transformers
 
 from dspine import __version__
 from dspine.decode.engine import Engine
+from dspine.decode.policy import Verify
 from dspine.decode.sampling import SamplingParams
-from dspine.decode.schedule import Verify
 from dspine.evaluate.accuracy import Accuracy, accuracy
 from dspine.evaluate.answers import AnswerFile, AnswerRecord
 from dspine.evaluate.collect import Question, collect
@@ -116,7 +116,7 @@ class Measurement:
     def name(self, drafter: str | None, params: SamplingParams) -> str:
         """Of the files of these settings: one a drafter, number format, temperature and cap."""
         who = "plain" if drafter is None else drafter[:12]
-        verify = "" if drafter is None or self.verify == "full" else f"-verify-{self.verify}"
+        verify = "" if drafter is None or self.verify == "full" else f"-verify-{str(self.verify).replace(':', '-')}"
         dtype = str(self.target.dtype).removeprefix("torch.")
         return f"{who}-{dtype}-t{params.temperature:g}-{params.max_new_tokens}{verify}"
 

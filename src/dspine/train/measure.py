@@ -47,6 +47,10 @@ class Unrefined:
     def max_positions(self) -> int:
         return self._drafter.max_positions
 
+    @property
+    def confident(self) -> bool:
+        return False
+
     def new_cache(self, rows: int) -> RowCache:
         return self._drafter.new_cache(rows)
 
