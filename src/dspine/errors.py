@@ -39,3 +39,7 @@ class RequestError(DspineError):
 
 class DataError(DspineError):
     """A prompt file, response file or feature store that cannot be used."""
+
+
+class ServeError(DspineError):
+    """A server, an engine or a launch line that a drafter cannot be served with."""

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dspine.checkpoint.own import OWN
 from dspine.checkpoint.record import CheckpointConfig, TargetRecord
 from dspine.drafter.eagle3 import Eagle3Config
 from dspine.errors import CheckpointError, DspineError
-from dspine.target.chat import render, template_digest
-
-if TYPE_CHECKING:
-    from dspine.target.model import Target
+from dspine.target.chat import Speaker, render, template_digest
 
 _UNUSED = (
     "A mask token is one that no text contains: an unused special token (SmolLM2: <empty_output>), or a padding row."
@@ -37,8 +34,40 @@ _CONVERSATIONS = (
 )
 
 
-def check_fit(config: CheckpointConfig, target: Target) -> None:
+class Fitted(Speaker, Protocol):
+    """What is asked of a target here: ours, or one that another engine has loaded."""
+
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def num_layers(self) -> int: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    @property
+    def embedding(self) -> nn.Module: ...
+    @property
+    def head_digest(self) -> str: ...
+
+
+def check_fit(config: CheckpointConfig, target: Fitted) -> None:
     """Refuse a drafter that was made for another target.
+
+    Raises:
+        CheckpointError: naming the field, the two values and what to do.
+    """
+    check_sizes(config, target)
+    if isinstance(config.drafter, Eagle3Config):
+        return  # it embeds no mask
+    try:
+        check_mask_token(config.drafter.mask_token_id, target)
+    except CheckpointError as error:
+        raise CheckpointError(f"{config.folder}: {error.what}", error.fix) from error
+
+
+def check_sizes(config: CheckpointConfig, target: Fitted) -> None:
+    """The part of `check_fit` that needs no tokenizer: sizes and the LM head.
 
     Raises:
         CheckpointError: naming the field, the two values and what to do.
@@ -68,21 +97,15 @@ def check_fit(config: CheckpointConfig, target: Target) -> None:
             + ("its transfer codes would be others" if config.has_codes else "it is another target"),
             _ROUNDED if target.dtype == torch.float16 else _made_for(config.target, target),
         )
-    if isinstance(sizes, Eagle3Config):
-        return  # it embeds no mask
-    try:
-        check_mask_token(sizes.mask_token_id, target)
-    except CheckpointError as error:
-        raise CheckpointError(f"{config.folder}: {error.what}", error.fix) from error
 
 
-def _made_for(record: TargetRecord | None, target: Target) -> str:
+def _made_for(record: TargetRecord | None, target: Fitted) -> str:
     if record is None:
         return f"Use the target it was trained for, or train a drafter for {target.name}: dspine train --help"
     return f"It was trained for {record.name}: use --target {record.name}, or train one for {target.name}."
 
 
-def check_mask_token(mask: int, target: Target) -> None:
+def check_mask_token(mask: int, target: Fitted) -> None:
     """Refuse a mask token that the target's prompts and answers may contain.
 
     Args:
@@ -102,7 +125,7 @@ def check_mask_token(mask: int, target: Target) -> None:
         raise CheckpointError(f"mask_token_id {mask} occurs in what the target's chat template writes", _UNUSED)
 
 
-def _rendered(target: Target) -> Iterator[list[int]]:
+def _rendered(target: Fitted) -> Iterator[list[int]]:
     """Token ids of the chat template at work."""
     for turns, thinking in product(_CONVERSATIONS, (False, True)):
         try:
@@ -111,7 +134,7 @@ def _rendered(target: Target) -> Iterator[list[int]]:
             continue  # no template, no thinking flag in it, or no system messages
 
 
-def warnings_of(config: CheckpointConfig, target: Target, thinking: bool | None) -> Iterator[str]:
+def warnings_of(config: CheckpointConfig, target: Fitted, thinking: bool | None) -> Iterator[str]:
     """What does not forbid decoding, but may lower acceptance.
 
     Args:

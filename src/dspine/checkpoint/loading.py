@@ -60,19 +60,24 @@ def load_drafter(
     """
     checkpoint = open_checkpoint(find_drafter(name_or_path), target.num_layers)
     check_fit(checkpoint.config, target)
-    _check_tensors(checkpoint)
+    check_tensors(checkpoint)
     for text in (*checkpoint.notes, *warnings_of(checkpoint.config, target, thinking)):
         warnings.warn(text, CheckpointWarning, stacklevel=2)
     draft_ids = _draft_ids(checkpoint)
     check_tables(checkpoint.tables, target, draft_ids, checkpoint.config.folder)
-    drafter = _build(checkpoint, _read(checkpoint), target, draft_ids, dtype or target.dtype)
+    drafter = _build(checkpoint, read_tensors(checkpoint), target, draft_ids, dtype or target.dtype)
     drafter = drafter.to(device=target.device).eval()
     if packed:
         drafter.pack()
     return drafter
 
 
-def _check_tensors(checkpoint: Checkpoint) -> None:
+def check_tensors(checkpoint: Checkpoint) -> None:
+    """Judge the headers alone.
+
+    Raises:
+        CheckpointError: a tensor is missing, unexpected, quantised or of another shape than config.json asks for.
+    """
     config, tensors = checkpoint.config.drafter, checkpoint.tensors
     where = f"{checkpoint.config.folder} (read as the {checkpoint.config.layout} layout)"
     if "fc.weight" in tensors and (width := tensors["fc.weight"].shape[-1]) != config.feature_size:
@@ -86,7 +91,12 @@ def _check_tensors(checkpoint: Checkpoint) -> None:
     check_dtypes(tensors.values(), where)
 
 
-def _read(checkpoint: Checkpoint) -> dict[str, Tensor]:
+def read_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """All tensors by their common names, as they are stored.
+
+    Raises:
+        CheckpointError: one that is not finite, or a drafter that was never trained.
+    """
     try:
         loaded = read(checkpoint.tensors)
     except CheckpointError as error:

@@ -23,7 +23,7 @@ from dspine.drafter.passes import BlockForm, decode_pass, training_pass
 from dspine.drafter.proposal import Proposal
 from dspine.drafter.tables import TargetTables
 from dspine.drafter.transfer import TransferSpace
-from dspine.drafter.transitions import predecessors, walked
+from dspine.drafter.transitions import predecessors, transition_scores, walked
 from dspine.kernels.kv import RowCache, Span
 from dspine.kernels.law import Law
 from dspine.kernels.packed import pack
@@ -344,5 +344,4 @@ class DSpine(nn.Module):
         """
         beyond = None if farther is None else farther.unsqueeze(2)
         refined = self.refine(last.unsqueeze(2), predecessors(anchors, candidates), beyond)  # (B, M, K, d)
-        rows = self.head[candidates].to(refined.dtype)  # (B, M, K, d)
-        return refined @ rows.transpose(2, 3)
+        return transition_scores(refined, self.head, candidates)

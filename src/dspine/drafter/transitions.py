@@ -24,6 +24,18 @@ def predecessors(anchors: Tensor, candidates: Tensor) -> Tensor:
     return torch.cat((known, candidates[:, :-1]), dim=1)
 
 
+def transition_scores(refined: Tensor, head: Tensor, candidates: Tensor) -> Tensor:
+    """T (B, M, K, K): the score of candidate j after predecessor i.
+
+    Args:
+        refined: (B, M, K, d) final-normed states, one a predecessor.
+        head: the target's LM head (V, d).
+        candidates: V_t (B, M, K) token ids.
+    """
+    rows = head[candidates].to(refined.dtype)  # (B, M, K, d)
+    return refined @ rows.transpose(2, 3)
+
+
 def walked(scores: Tensor, candidates: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
     """The proposal of a walk through scores (B, M, K, K), [t, i, j] of candidate j after predecessor i."""
     chosen, probs = walk(scores, law, uniforms)

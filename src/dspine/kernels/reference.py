@@ -90,10 +90,10 @@ def walk(scores: Tensor, law: Law, uniforms: Tensor | None) -> tuple[Tensor, Ten
         when every row is greedy (one-hot).
     """
     batch, places, _, _ = scores.shape
-    rows = torch.arange(batch, device=scores.device)
-    index = torch.zeros_like(rows)
-    chosen, laws = [], []
     if law.greedy:
+        rows = torch.arange(batch, device=scores.device)
+        index = torch.zeros_like(rows)
+        chosen = []
         best = scores.argmax(dim=-1)  # (B, M, K): the successor of every predecessor
         for t in range(places):
             index = best[rows, t, index]
@@ -101,8 +101,25 @@ def walk(scores: Tensor, law: Law, uniforms: Tensor | None) -> tuple[Tensor, Ten
         return torch.stack(chosen, dim=1), None
     if uniforms is None:
         raise ValueError("a sampled walk needs uniforms (B, M)")
-    probs = law_probs(scores, law)  # (B, M, K, K): all rows at once, so that the walk is lookup only
-    for t in range(places):
+    return follow(law_probs(scores, law), uniforms)  # all rows at once, so that the walk is lookup only
+
+
+def follow(probs: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw one candidate a place, left to right, from the law that its predecessor's row holds.
+
+    Nothing in it waits for the device, so that it can be captured in a graph.
+
+    Args:
+        probs: float32 (B, M, K, K), the law at place t after predecessor i; one-hot where the draft is greedy.
+        uniforms: (B, M) in [0, 1).
+
+    Returns:
+        chosen (B, M) indices into the candidates; the laws they were drawn from, float32 (B, M, K).
+    """
+    rows = torch.arange(len(probs), device=probs.device)
+    index = torch.zeros_like(rows)
+    chosen, laws = [], []
+    for t in range(probs.shape[1]):
         row = probs[rows, t, index]
         index = draw(row, uniforms[:, t])
         laws.append(row)

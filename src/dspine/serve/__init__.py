@@ -1,1 +1,1 @@
-"""Serving: the built-in HTTP server and the adapters to serving engines will live here."""
+"""Serving: the adapter to SGLang; the built-in HTTP server will live here."""

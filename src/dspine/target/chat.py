@@ -9,19 +9,30 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from jinja2 import TemplateError
 
 from dspine.errors import RequestError
-from dspine.target.model import Target
 
 Message = Mapping[str, Any]
+
+
+class Speaker(Protocol):
+    """What is asked of a target here: ours, or one that another engine has loaded."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def tokenizer(self) -> Any: ...
+    @property
+    def eos_ids(self) -> frozenset[int]: ...
+
 
 _FLAG = "enable_thinking"
 
 
-def render(target: Target, messages: Sequence[Message], *, thinking: bool = False) -> list[int]:
+def render(target: Speaker, messages: Sequence[Message], *, thinking: bool = False) -> list[int]:
     """Prompt ids of a conversation, up to where the assistant begins to answer.
 
     Args:
@@ -35,7 +46,7 @@ def render(target: Target, messages: Sequence[Message], *, thinking: bool = Fals
     return _encode(target, text)
 
 
-def template_digest(target: Target, *, thinking: bool = False) -> str | None:
+def template_digest(target: Speaker, *, thinking: bool = False) -> str | None:
     """sha256 (hex) of the chat template and the thinking flag; None for a target without a template."""
     template = _template(target)
     if template is None:
@@ -45,7 +56,7 @@ def template_digest(target: Target, *, thinking: bool = False) -> str | None:
 
 
 def completion_mask(
-    target: Target, messages: Sequence[Message], *, thinking: bool = False
+    target: Speaker, messages: Sequence[Message], *, thinking: bool = False
 ) -> tuple[list[int], list[bool]]:
     """Ids of a whole conversation, and which of them the assistant wrote: its answers, each with its end token.
 
@@ -76,7 +87,7 @@ def completion_mask(
 
 
 def _mark(
-    target: Target, ids: list[int], offsets: list[tuple[int, int]], first: int, last: int, mask: list[bool]
+    target: Speaker, ids: list[int], offsets: list[tuple[int, int]], first: int, last: int, mask: list[bool]
 ) -> None:
     """Set `mask` for the tokens of characters first..last, up to the first end token among them."""
     inside = [place for place, (start, end) in enumerate(offsets) if first <= start and end <= last]
@@ -92,7 +103,7 @@ def _mark(
             mask[place] = True
 
 
-def _template(target: Target) -> str | None:
+def _template(target: Speaker) -> str | None:
     named = target.tokenizer.chat_template
     if not named:
         return None
@@ -100,7 +111,7 @@ def _template(target: Target) -> str | None:
     return template
 
 
-def _text(target: Target, messages: Sequence[Message], thinking: bool, *, prompt: bool) -> str:
+def _text(target: Speaker, messages: Sequence[Message], thinking: bool, *, prompt: bool) -> str:
     if not messages:
         raise RequestError("the conversation is empty", "Give at least one message.")
     template = _template(target)
@@ -141,6 +152,6 @@ def refuse_broken(text: str) -> None:
         ) from error
 
 
-def _encode(target: Target, text: str) -> list[int]:
+def _encode(target: Speaker, text: str) -> list[int]:
     ids: list[int] = target.tokenizer(text, add_special_tokens=False)["input_ids"]
     return ids
