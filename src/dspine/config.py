@@ -137,6 +137,7 @@ class FeaturesRecipe(Section):
 
     # store: on disk, made once for all epochs. online: made anew in every step, without a disk; the target runs along.
     mode: Literal["store", "online"] = "store"
+    folder: Path | None = None  # of the store; not given: <output>/features
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     max_gigabytes: float = Field(default=200.0, gt=0)  # a larger store is refused before anything is written
 
@@ -298,6 +299,7 @@ class Recipe(Section):
     objective: ObjectiveRecipe = ObjectiveRecipe()
     training: TrainingRecipe
     evaluate: EvaluateRecipe = EvaluateRecipe()
+    ablation: dict[str, tuple[str, ...]] = {}  # variants of its own: a name, and "section.key=value" each
 
     @model_validator(mode="before")
     @classmethod

@@ -11,6 +11,8 @@ from dspine.cli import options as o
 from dspine.cli.console import answer, print_json
 from dspine.cli.heavy import uncollected
 
+ABLATION = "Ablation"
+
 
 def train(
     recipe: Annotated[
@@ -20,6 +22,24 @@ def train(
         bool, typer.Option("--resume/--fresh", help="Go on from the drafter's last checkpoint, or train it anew.")
     ] = True,
     overrides: o.SetOption = None,
+    ablate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME[,NAME...]|all",
+            help="Train variants of the recipe instead and compare their tau; --ablate help lists them.",
+            rich_help_panel=ABLATION,
+            show_default=False,
+        ),
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N[,N...]",
+            help="Train every variant with each of these. Default: the recipe's seed.",
+            rich_help_panel=ABLATION,
+            show_default=False,
+        ),
+    ] = None,
     as_json: o.JsonOption = False,
 ) -> None:
     """Train a drafter and print the folder it lies in.
@@ -32,7 +52,14 @@ def train(
         dspine train nano
 
         dspine train recipes/smollm2-135m-cpu.yaml --set training.steps=200 --fresh
+
+        dspine train nano-ablation --ablate full,no-refinement,no-injection --seeds 0,1,2
     """
+    if ablate is not None:
+        _ablate(recipe, ablate, overrides or [], _numbers(seeds), resume, as_json)
+        return
+    if seeds is not None:
+        raise typer.BadParameter("--seeds belongs to --ablate; one run's seed is --set training.seed=N")
     with uncollected():
         from dspine.train.trainer import train as run
 
@@ -43,3 +70,31 @@ def train(
         answer(f"{summary.drafter}\n")
     if not summary.finished:
         raise typer.Exit(130)
+
+
+def _ablate(recipe: str, names: str, overrides: list[str], seeds: list[int], resume: bool, as_json: bool) -> None:
+    if not resume:
+        raise typer.BadParameter("--fresh begins one drafter anew; for an ablation, remove its folder")
+    with uncollected():
+        from dspine.config import read_recipe
+        from dspine.train.ablation import ablate
+        from dspine.train.variants import variants
+
+    if names == "help":
+        for variant in variants(read_recipe(recipe, overrides)).values():
+            answer(f"{variant.name:<22}{variant.says}  {' '.join(variant.overrides)}\n")
+        return
+    table = ablate(recipe, [name.strip() for name in names.split(",")], overrides=overrides, seeds=seeds)
+    if as_json:
+        print_json(table.as_json())
+    else:
+        answer(table.as_markdown())
+    if not table.finished:
+        raise typer.Exit(130)
+
+
+def _numbers(text: str | None) -> list[int]:
+    try:
+        return [int(number) for number in text.split(",")] if text is not None else []
+    except ValueError as error:
+        raise typer.BadParameter(f"--seeds {text}: give whole numbers, with commas between them") from error

@@ -98,7 +98,7 @@ def _features(
         target,
         rows,
         taps,
-        recipe.output / "features",
+        asked.folder or recipe.output / "features",
         dtype=asked.dtype,
         max_length=longest,
         max_bytes=int(asked.max_gigabytes * 1e9),

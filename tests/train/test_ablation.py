@@ -1,0 +1,122 @@
+"""An ablation: what variants share, what they change, and that nothing is done twice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.train.test_trainer import recipe  # noqa: F401  a fixture
+
+from dspine.config import read_recipe
+from dspine.errors import ConfigError
+from dspine.train import ablation as running
+from dspine.train.ablation import ablate
+from dspine.train.variants import FULL, chosen, variants
+
+SHORT = ["training.steps=3"]
+
+
+def config_of(folder: Path, variant: str, seed: int) -> dict:
+    return json.loads((folder / "run" / "ablation" / variant / f"seed-{seed}" / "drafter" / "config.json").read_text())
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The settings of every training that is begun."""
+    seen: list[list[str]] = []
+
+    def train(path, overrides):
+        seen.append(list(overrides))
+        return real(path, overrides)
+
+    real = running.train
+    monkeypatch.setattr(running, "train", train)
+    return seen
+
+
+def test_a_table_of_two_variants_and_two_seeds(recipe: Path, tmp_path: Path, trained: list[list[str]]) -> None:  # noqa: F811
+    table = ablate(recipe, ["no-gate"], overrides=SHORT, seeds=[3, 4])
+    assert table.finished
+    assert [(line.variant.name, [run.seed for run in line.runs]) for line in table.lines] == [
+        (FULL, [3, 4]),
+        ("no-gate", [3, 4]),
+    ]
+    full, gateless = table.lines
+    assert full.difference == 0
+    assert gateless.tau == pytest.approx(sum(run.tau for run in gateless.runs) / 2)
+    assert gateless.difference == pytest.approx(gateless.tau - full.tau)
+    assert full.spread is not None
+    assert config_of(tmp_path, "no-gate", 4)["dspine_config"]["gated"] is False
+    assert "gated" not in config_of(tmp_path, FULL, 4)["dspine_config"]
+    assert [config_of(tmp_path, FULL, seed)["dspine_format"]["training"]["seed"] for seed in (3, 4)] == [3, 4]
+    # One store of features, the recipe's own.
+    assert (tmp_path / "run" / "features").is_dir()
+    assert not list((tmp_path / "run" / "ablation").rglob("features"))
+    assert "| no-gate |" in table.as_markdown()
+    assert json.loads(json.dumps(table.as_json()))["lines"][1]["variant"]["overrides"] == ["drafter.gated=false"]
+
+    assert len(trained) == 4
+    again = ablate(recipe, ["no-gate"], overrides=SHORT, seeds=[3, 4])
+    assert len(trained) == 4
+    assert again.lines == table.lines
+    ablate(recipe, ["no-refinement"], overrides=SHORT, seeds=[3])
+    assert len(trained) == 5
+    assert "drafter.refined=false" in trained[-1]
+
+
+def test_another_budget_is_another_run(recipe: Path, trained: list[list[str]]) -> None:  # noqa: F811
+    ablate(recipe, [FULL], overrides=SHORT)
+    with pytest.raises(ConfigError):  # the folder holds a run of another budget: refused as every run is
+        ablate(recipe, [FULL], overrides=["training.steps=4"])
+    assert len(trained) == 2
+
+
+def test_an_interrupt_leaves_a_table_that_goes_on(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    real, calls = running._train, []
+
+    def stopped(*arguments):
+        calls.append(arguments[2].name)
+        return None if len(calls) == 2 else real(*arguments)
+
+    monkeypatch.setattr(running, "_train", stopped)
+    table = ablate(recipe, ["no-gate"], overrides=SHORT)
+    assert not table.finished
+    assert [line.variant.name for line in table.lines] == [FULL]
+    assert ablate(recipe, ["no-gate"], overrides=SHORT).finished
+    assert calls == [FULL, "no-gate", "no-gate"]
+
+
+def test_every_variant_is_a_recipe_that_can_be_trained(recipe: Path) -> None:  # noqa: F811
+    from tests.train.test_switches import Trainer, prepared
+
+    base = read_recipe(recipe)
+    identities = {}
+    for variant in variants(base).values():
+        run = prepared(recipe, *variant.overrides)
+        Trainer(run, resume=False)
+        identities[variant.name] = str(run.identity)
+    assert len(set(identities.values())) == len(identities) == 15, "no two are the same"
+
+
+def test_a_recipe_has_variants_of_its_own(recipe: Path, tmp_path: Path) -> None:  # noqa: F811
+    content = yaml.safe_load(recipe.read_text()) | {"ablation": {"small": ["drafter.transfer_rank=8"]}}
+    recipe.write_text(yaml.safe_dump(content))
+    assert [variant.name for variant in chosen(read_recipe(recipe), ["small"])] == [FULL, "small"]
+    assert ablate(recipe, ["small"], overrides=SHORT).finished
+    assert config_of(tmp_path, "small", 3)["dspine_config"]["transfer_rank"] == 8
+
+
+@pytest.mark.parametrize(
+    ("overrides", "names", "said"),
+    [
+        ([], ["no-gates"], "no variant no-gates"),
+        (["drafter.kind=dflash"], ["all"], "of kind dflash"),
+        (["evaluate.prompts=0"], ["all"], "holds no prompts out"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(recipe: Path, overrides: list[str], names: list[str], said: str) -> None:  # noqa: F811
+    with pytest.raises(ConfigError) as caught:
+        ablate(recipe, names, overrides=overrides)
+    assert said in str(caught.value)
