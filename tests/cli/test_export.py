@@ -58,3 +58,33 @@ def test_a_drafter_that_names_no_target(run, models, tmp_path):
     del config["dspine_format"]["target"]
     (split / "config.json").write_text(json.dumps(config))
     assert_fault(run("export", split, tmp_path / "out"), 2, "--target")
+
+
+def test_there_and_back_between_programs(run, models, tmp_path):
+    from tests.checkpoint.published import FOLDERS
+
+    from dspine.target import load_target
+
+    target = load_target(models.target)
+    theirs = FOLDERS["z-lab DFlash"](target).write(tmp_path / "theirs")
+    facts = parsed(run("info", theirs, "--json"))
+    assert (facts["kind"], facts["layout"], facts["method"], facts["candidates"]) == ("drafter", "z-lab", "DFlash", 4)
+    assert run("generate", "Hi", "-n", 3, "--target", models.target, "--drafter", theirs).exit_code == 0
+    assert_fault(run("export", theirs, tmp_path / "out", "--layout", "speculators"), 2, "--target")
+    words = ("--layout", "speculators", "--target", models.target, "--json")
+    assert parsed(run("export", theirs, tmp_path / "out", *words))["layout"] == "speculators"
+    facts = parsed(run("info", tmp_path / "out", "--json"))
+    assert (facts["layout"], facts["target_layer_ids"]) == ("speculators", [1, 2, 4])
+
+
+def test_a_target_that_must_be_named(run, models, tmp_path):
+    from tests.checkpoint.published import specforge_eagle3
+
+    from dspine.target import load_target
+
+    written = specforge_eagle3(load_target(models.target))
+    del written.config["eagle_config"]
+    folder = written.write(tmp_path / "d")
+    assert_fault(run("export", folder, tmp_path / "out", "--layout", "dspine"), 1, "--target TARGET")
+    words = ("--layout", "dspine", "--target", models.target)
+    assert_fault(run("export", folder, tmp_path / "out", *words), 1, "[1, 2, 2]", "6 layers")

@@ -20,9 +20,10 @@ from torch import Tensor
 from dspine import __version__
 from dspine.checkpoint import own, specforge, switches
 from dspine.checkpoint.folder import replacing
-from dspine.checkpoint.keys import FORMAT, FULL, OBJECTIVE
+from dspine.checkpoint.keys import FORMAT, OBJECTIVE
 from dspine.checkpoint.kinds import config_json
 from dspine.checkpoint.layout import Layout
+from dspine.checkpoint.public.decoder import decoder_json
 from dspine.checkpoint.record import CONFIG, FORMAT_VERSION, VocabularyRecord
 from dspine.checkpoint.schema import file_name, parameter_shapes
 from dspine.checkpoint.split import TRANSFER
@@ -94,25 +95,43 @@ def _save(
     dtype: torch.dtype,
     extra: Mapping[str, Any] | None,
 ) -> None:
-    if dtype not in _DTYPES:
-        raise CheckpointError(f"a drafter is saved in bfloat16 or float32, not {dtype}", "Choose one of the two.")
     if isinstance(drafter, DSpine) and layout is specforge.SPECFORGE:
         switches.refuse_switched(drafter.config, layout.name)
     _check_replaceable(folder)
-    tensors = _trained(drafter, dtype)
+    tensors = trained_tensors(drafter, dtype)
     if isinstance(drafter, DSpine):
         transfer = own.transfer_tensors if layout is own.OWN else specforge.transfer_tensors
         tensors |= {name: tensor.cpu().contiguous() for name, tensor in transfer(drafter.space).items()}
         config = _config(drafter, layout, target, training, thinking, dtype)
     else:
-        config = config_json(drafter) | {FORMAT: _format(layout, target, training, thinking)}
+        config = config_json(drafter) | {FORMAT: format_section(layout.name, target, training, thinking)}
         config[FORMAT]["kind"] = kind_of(drafter)
+    write_folder(folder, config, tensors, drafter.draft_ids, extra or {})
+
+
+def write_folder(
+    folder: Path,
+    config: dict[str, Any],
+    tensors: Mapping[str, Tensor],
+    draft_ids: Tensor | None,
+    extra: Mapping[str, Any],
+) -> None:
+    """Replace a folder by a drafter's files.
+
+    Args:
+        draft_ids: of a draft vocabulary that goes into a side file; None: the whole, or it is among the tensors.
+        extra: further keys of the config, dotted.
+
+    Raises:
+        CheckpointError: the folder holds other things, or cannot be written; then nothing is changed.
+    """
+    _check_replaceable(folder)
     with replacing(folder, _is_ours) as fresh:
-        if drafter.draft_ids is not None:
-            record = write_vocabulary(drafter.draft_ids, fresh)
+        if draft_ids is not None:
+            record = write_vocabulary(draft_ids, fresh)
             config[FORMAT]["draft_vocabulary"] = _vocabulary_section(record)
-        save_file(tensors, fresh / WEIGHTS, metadata={"format": "pt"})
-        (fresh / CONFIG).write_text(_as_json(_with_extra(config, extra or {})), encoding="utf-8")
+        save_file(dict(tensors), fresh / WEIGHTS, metadata={"format": "pt"})
+        (fresh / CONFIG).write_text(_as_json(_with_extra(config, extra)), encoding="utf-8")
 
 
 def _is_ours(name: str) -> bool:
@@ -132,7 +151,14 @@ def _check_replaceable(folder: Path) -> None:
         )
 
 
-def _trained(drafter: Network, dtype: torch.dtype) -> dict[str, Tensor]:
+def trained_tensors(drafter: Network, dtype: torch.dtype) -> dict[str, Tensor]:
+    """A drafter's own weights by their names in a file, in one number format.
+
+    Raises:
+        CheckpointError: NaN among them, or a format that no layout is written in.
+    """
+    if dtype not in _DTYPES:
+        raise CheckpointError(f"a drafter is saved in bfloat16 or float32, not {dtype}", "Choose one of the two.")
     state = {file_name(name): tensor for name, tensor in drafter.state_dict().items()}
     names = parameter_shapes(drafter.config) if isinstance(drafter, DSpine) else state
     trained = {name: state[name].detach() for name in names}
@@ -154,35 +180,12 @@ def _config(
     dtype: torch.dtype,
 ) -> dict[str, Any]:
     c = drafter.config
-    ends = sorted(target.eos_ids)
     return {
         "architectures": ["DSpineDraftModel"],
         "auto_map": {"AutoModel": "dspine.DSpineDraftModel"},
-        "model_type": "qwen3",
+        **decoder_json(c, target, dtype),
         "block_size": c.block_size,
-        "num_hidden_layers": c.num_hidden_layers,
-        "num_target_layers": c.num_target_layers,
-        "hidden_size": c.hidden_size,
-        "intermediate_size": c.intermediate_size,
-        "num_attention_heads": c.num_attention_heads,
-        "num_key_value_heads": c.num_key_value_heads,
-        "head_dim": c.head_dim,
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "attention_dropout": 0.0,
-        "vocab_size": c.vocab_size,
-        "tie_word_embeddings": False,
-        "rms_norm_eps": c.rms_norm_eps,
-        "rope_theta": c.rope_theta,
-        "rope_scaling": None,
-        "max_position_embeddings": c.max_position_embeddings,
-        "layer_types": [FULL] * c.num_hidden_layers,
-        "sliding_window": None,
-        "use_sliding_window": False,
         "is_causal": c.is_causal,
-        "dtype": str(dtype).removeprefix("torch."),
-        "bos_token_id": getattr(target.tokenizer, "bos_token_id", None),
-        "eos_token_id": ends[0] if len(ends) == 1 else ends or None,
         "dflash_config": {
             "mask_token_id": c.mask_token_id,
             "target_layer_ids": list(c.target_layer_ids),
@@ -195,15 +198,15 @@ def _config(
             **switches.written(c),
             **_objective(training),
         },
-        FORMAT: _format(layout, target, training, thinking),
+        FORMAT: format_section(layout.name, target, training, thinking),
     }
 
 
-def _format(layout: Layout, target: Target, training: Mapping[str, Any], thinking: bool) -> dict[str, Any]:
+def format_section(layout: str, target: Target, training: Mapping[str, Any], thinking: bool) -> dict[str, Any]:
     """Our own section of the config."""
     return {
         "version": FORMAT_VERSION,
-        "layout": layout.name,
+        "layout": layout,
         "written_by": f"dspine {__version__}",
         "target": {
             "name": target.name,

@@ -14,10 +14,12 @@ from dspine.cli.console import answer, note, print_json, waiting
 from dspine.cli.heavy import uncollected
 
 
-class LayoutName(StrEnum):
+class Layout(StrEnum):
     """Layouts that a drafter can be written in."""
 
     specforge = "specforge"
+    speculators = "speculators"
+    dspine = "dspine"
 
 
 class WeightsDtype(StrEnum):
@@ -30,7 +32,7 @@ class WeightsDtype(StrEnum):
 def export(
     drafter: Annotated[str, typer.Argument(help="The drafter: a folder or a shipped name.", show_default=False)],
     out: Annotated[Path, typer.Argument(help="The folder to write: a new or an empty one.", show_default=False)],
-    layout: Annotated[LayoutName, typer.Option(help="Whose files to write.")] = LayoutName.specforge,
+    layout: Annotated[Layout, typer.Option(help="Whose files to write.")] = Layout.specforge,
     target: Annotated[
         str | None,
         typer.Option(
@@ -43,32 +45,46 @@ def export(
     ] = None,
     as_json: o.JsonOption = False,
 ) -> None:
-    """Write a drafter in the layout of another program, and print the folder.
+    """Write a drafter in the layout of another program, or another program's in our own, and print the folder.
 
-    SpecForge's files hold the transfer codes of the whole vocabulary (4 bytes · vocabulary · rank), made here from the
-    target's head; weights and training facts stay as they are. `dspine` reads the result too.
+    A DSpine drafter in SpecForge's layout holds the transfer codes of the whole vocabulary (4 bytes · vocabulary ·
+    rank), made here from the target's head; weights and training facts stay as they are. SpecForge's layout holds
+    DFlash, Domino, DSpark and EAGLE-3 drafters too, speculators' DFlash, DFlash2, DSpark and EAGLE-3 ones. `dspine`
+    reads the result.
 
-    Example:
+    Examples:
 
         dspine export smollm2-135m-dspine exported/smollm2 --layout specforge
+
+        dspine export runs/dspark exported/dspark --layout speculators
+
+        dspine export Qwen3-8B-DFlash-b16 ours --layout dspine --target Qwen/Qwen3-8B
     """
     with uncollected():
         import torch
 
-        from dspine.checkpoint import CheckpointWarning, check_export, drafter_digest, to_specforge
+        from dspine.checkpoint import CheckpointWarning, LayoutName, check_export, drafter_digest, export_drafter
+        from dspine.checkpoint.public.sizes import TargetNeeded
+        from dspine.drafter.config import DSpineConfig
         from dspine.target import load_target
 
-    config = check_export(drafter, out)
-    owner = target or (config.target.name if config.target else None)
+    wanted = LayoutName(layout.value)
+    config = None
+    try:
+        config = check_export(drafter, out, wanted)
+    except TargetNeeded:
+        if target is None:
+            raise
+    owner = target or (config.target.name if config and config.target else None)
     if owner is None:
         raise typer.BadParameter(f"{drafter} does not say which model it drafts for: name it with --target")
     with waiting(f"Loading {owner}"), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", CheckpointWarning)
         loaded = load_target(owner, dtype=torch.float32, packed=False)
-        to_specforge(drafter, out, loaded, dtype=getattr(torch, dtype) if dtype else None)
+        export_drafter(drafter, out, loaded, wanted, dtype=getattr(torch, dtype) if dtype else None)
     for warning in caught:
         note(f"warning: {warning.message}")
-    if config.vocabulary:
+    if config and config.vocabulary and isinstance(config.drafter, DSpineConfig):
         note(
             f"The {config.vocabulary.size} ids that it was trained to draft lie in a side file, which other programs "
             "do not read: there it drafts from the whole vocabulary."

@@ -23,6 +23,10 @@ SLIDING = "sliding_attention"
 SECTIONS = ("dflash_config", "dspark_config", "eagle_config")
 
 
+class TargetNeeded(CheckpointError):
+    """A file that leaves to its target what only the target can tell."""
+
+
 @dataclass(frozen=True)
 class Source:
     """Where the fields of a folder lie.
@@ -129,14 +133,14 @@ class Source:
         ids = taps_in(self.config, self.layers)
         if ids is None and eagle and self.layers is not None:
             ids = eagle_default(self.layers)
+        if ids is None and eagle:
+            raise TargetNeeded(
+                f"{self.config.file}: target_layer_ids is missing, and what EAGLE-3 taps then depends on its target",
+                f"Name the target: dspine export {self.contents.folder} OUT --layout dspine --target TARGET",
+            )
         if ids is None:
-            what = "is missing, and what EAGLE-3 taps then depends on its target" if eagle else "is missing"
             raise self.config.error(
-                "target_layer_ids",
-                what,
-                f"Name the target: dspine export {self.contents.folder} OUT --layout dspine --target TARGET"
-                if eagle
-                else "Take it from the training run's config.",
+                "target_layer_ids", "is missing", "Take it from the training run's config: dflash_config has it."
             )
         if self.layers is not None:
             return {"target_layer_ids": ids, "num_target_layers": self.layers}, ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from dspine.checkpoint.layout import Contents
-from dspine.checkpoint.public.eagle import eagle_sizes
+from dspine.checkpoint.public.eagle import STEPS, eagle_sizes
 from dspine.checkpoint.public.markov import KEYS, dspark_sizes, no_bias
 from dspine.checkpoint.public.names import HEAD, as_midlayer, common_names, split
 from dspine.checkpoint.public.normal import Normal
@@ -49,9 +49,10 @@ def read_eagle3(contents: Contents, layers: int | None) -> Normal:
     taps, notes = source.tapped(eagle=True)
     if "draft_vocab_size" in source.config.raw and not _restricted(source.config.raw):
         vocabulary = {}  # maps of the whole vocabulary onto itself
+    steps = STEPS if source.said("block_size") is None else source.integer("block_size", least=2) - 1
     return Normal(
         layout=NAME,
-        sizes=eagle_sizes(source, taps, tensors, own_head=HEAD in tensors),
+        sizes=eagle_sizes(source, taps, tensors, own_head=HEAD in tensors, steps=steps),
         tensors=tensors,
         tables=tables,
         vocabulary=vocabulary,
