@@ -13,6 +13,7 @@ from dspine import __version__
 from dspine.cli.bench import bench
 from dspine.cli.chat import chat
 from dspine.cli.console import open_streams
+from dspine.cli.data import data
 from dspine.cli.demo import demo
 from dspine.cli.evaluate import evaluate
 from dspine.cli.export import export
@@ -34,6 +35,7 @@ app = typer.Typer(
 for command in (demo, generate, chat, train, regenerate, bench, export, info):
     app.command()(command)
 app.command("eval")(evaluate)
+app.add_typer(data, name="data")
 
 
 def _print_version(wanted: bool) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 from dspine.checkpoint import check_mask_token, drafter_digest, load_drafter
 from dspine.config import Recipe
 from dspine.drafter import KINDS, DSpine, DSpineConfig, Network, kind_of
+from dspine.drafter.config import BackboneConfig
 from dspine.errors import ConfigError, DataError
 from dspine.target import Target, load_target
 from dspine.target.chat import render
@@ -112,11 +113,8 @@ def build_drafter(recipe: Recipe, target: Target, rows: Sequence[ResponseRow]) -
         ConfigError: no such kind, or a drafter to start from that has other sizes.
         CheckpointError: one that cannot be read, or is not this target's.
     """
-    kind = KINDS.get(recipe.drafter.kind)
-    if kind is None:
-        raise ConfigError(f"drafter.kind is {recipe.drafter.kind!r}", f"Known: {', '.join(KINDS)}.")
-    mask = mask_id(target, recipe.drafter.mask_token)
-    config = kind.config.for_target(target.facts, mask, **recipe.drafter.sizes())
+    config = drafter_config(recipe, target)
+    kind = KINDS[recipe.drafter.kind]
     answers = [row.response_ids for row in rows]
     ids: Tensor | None = None
     if recipe.drafter.draft_vocabulary is not None:
@@ -141,6 +139,20 @@ def build_drafter(recipe: Recipe, target: Target, rows: Sequence[ResponseRow]) -
             )
         _start_from(recipe.drafter.start_from, drafter, target)
     return drafter, 1.0 if ids is None else coverage(answers, ids)
+
+
+def drafter_config(recipe: Recipe, target: Target) -> BackboneConfig:
+    """The sizes of the recipe's drafter.
+
+    Raises:
+        ConfigError: no such kind, no such mask token, or sizes that do not fit the target.
+        CheckpointError: the mask token has another meaning already.
+    """
+    kind = KINDS.get(recipe.drafter.kind)
+    if kind is None:
+        raise ConfigError(f"drafter.kind is {recipe.drafter.kind!r}", f"Known: {', '.join(KINDS)}.")
+    mask = mask_id(target, recipe.drafter.mask_token)
+    return kind.config.for_target(target.facts, mask, **recipe.drafter.sizes())
 
 
 def _start_from(name: str, drafter: Network, target: Target) -> None:
