@@ -7,7 +7,7 @@ import math
 import torch
 from tests.support.blocks import MASK, VOCAB, packed_attention, small_drafter
 
-from dspine.drafter.masks import block_mask
+from dspine.drafter.masks import Placement
 
 
 def inject(drafter, layer, states, anchor):
@@ -40,7 +40,7 @@ def test_the_pass_equals_the_formulas():
     size = drafter.block_size
     positions = (anchors[..., None] + torch.arange(size)).flatten(1)
     context = drafter.backbone.context(features, torch.arange(12)[None])
-    mask = block_mask(anchors, lengths, 12, size)
+    mask = Placement.padded(anchors, lengths, 12, size).dense()
     x = drafter.tables.embedding(inputs.flatten(1))
     rotary = drafter.backbone.rotary(positions, x.dtype)
 

@@ -8,7 +8,7 @@ from tests.support.blocks import MASK, VOCAB, packed_attention, small_config, sm
 from torch import nn
 
 from dspine.drafter import DSpine, TransferSpace
-from dspine.drafter.masks import block_mask
+from dspine.drafter.masks import Placement
 from dspine.kernels.kv import Span
 
 
@@ -28,7 +28,7 @@ def dflash_forward(drafter: DSpine, features, lengths, anchors, tokens):
     inputs[..., 0] = tokens[..., 0]
     positions = (anchors[..., None] + torch.arange(size)).flatten(1)
     context = drafter.backbone.context(features, torch.arange(features.shape[1]).expand(2, -1))
-    mask = block_mask(anchors, lengths, features.shape[1], size)
+    mask = Placement.padded(anchors, lengths, features.shape[1], size).dense()
     x = drafter.tables.embedding(inputs.flatten(1))
     rotary = drafter.backbone.rotary(positions, x.dtype)
 
@@ -127,7 +127,7 @@ def test_replacement_reaches_chosen_blocks_only():
 def test_the_mask_equals_one_written_from_the_definition():
     anchors, lengths = torch.tensor([[2, 5], [0, 3]]), torch.tensor([7, 5])
     context, size = 7, 3
-    mask = block_mask(anchors, lengths, context, size)
+    mask = Placement.padded(anchors, lengths, context, size).dense()
     assert mask.shape == (2, 1, 6, 13)
     for row in range(2):
         for query in range(6):

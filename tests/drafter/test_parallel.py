@@ -9,7 +9,7 @@ from tests.support.parallel import batch, small
 from torch import Tensor
 
 from dspine.drafter.config import ParallelConfig
-from dspine.drafter.masks import Sight, block_mask, decoding_mask
+from dspine.drafter.masks import Placement, Sight, decoding_mask
 from dspine.errors import ConfigError
 from dspine.kernels.kv import Span
 from dspine.kernels.law import Law
@@ -33,7 +33,7 @@ def test_masks_equal_ones_written_from_the_definition(sight: Sight) -> None:
         return sight.window is None or abs(query - key) < sight.window
 
     anchors, lengths, context, size = torch.tensor([[2, 5], [0, 3]]), torch.tensor([7, 2]), 7, 3
-    mask = block_mask(anchors, lengths, context, size, sight)
+    mask = Placement.padded(anchors, lengths, context, size).dense(sight)
     assert mask.shape == (2, 1, 6, 13)
     for row in range(2):
         for query in range(6):

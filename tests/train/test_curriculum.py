@@ -52,22 +52,22 @@ def test_replacement_holds_then_falls_to_zero():
 @given(
     counts=st.lists(st.integers(0, 6), min_size=1, max_size=5),
     probability=st.sampled_from([0.0, 0.3, 1.0]),
-    step=st.integers(0, 3),
+    epoch=st.integers(0, 3),
 )
-def test_replacement_is_drawn_for_real_blocks_and_by_sample(counts, probability, step):
+def test_replacement_is_drawn_for_real_blocks_and_by_sample(counts, probability, epoch):
     names = [f"s{i}" for i in range(len(counts))]
-    drawn = draw_replaced(counts, probability, seed=0, step=step, samples=names)
+    drawn = draw_replaced(counts, probability, seed=0, epoch=epoch, samples=names)
     assert drawn.shape == (len(counts), max(1, *counts))
     for row, (count, name) in enumerate(zip(counts, names, strict=True)):
         assert not drawn[row, count:].any()
-        alone = draw_replaced([count], probability, seed=0, step=step, samples=[name])
+        alone = draw_replaced([count], probability, seed=0, epoch=epoch, samples=[name])
         assert drawn[row, :count].tolist() == alone[0, :count].tolist()
         if probability in (0.0, 1.0):
             assert drawn[row, :count].float().mean().nan_to_num(probability) == probability
 
 
-def test_replacement_has_its_probability_and_changes_with_the_step():
-    draws = [draw_replaced([500], 0.3, seed=0, step=step, samples=["a"]) for step in (0, 1)]
+def test_replacement_has_its_probability_and_changes_with_the_epoch():
+    draws = [draw_replaced([500], 0.3, seed=0, epoch=epoch, samples=["a"]) for epoch in (0, 1)]
     assert abs(draws[0].float().mean() - 0.3) < 0.07
     assert draws[0].tolist() != draws[1].tolist()
 

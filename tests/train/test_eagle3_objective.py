@@ -20,7 +20,8 @@ from dspine.train.sequences import SequenceBatch, online_batch
 
 RESTRICTED = torch.arange(0, 320, 2)
 MOMENT = Moment(step=3, epoch=0, learning_rate=0.0)
-NO_BLOCKS = Blocks(*(torch.zeros(0),) * 4)
+NONE = torch.zeros(0, 0, dtype=torch.bool)
+NO_BLOCKS = Blocks(NONE.long(), NONE, NONE.long(), NONE)
 
 
 def setting(

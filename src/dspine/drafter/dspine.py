@@ -193,9 +193,9 @@ class DSpine(nn.Module):
         farther: Tensor | None = None
         final = len(self.backbone.layers) - 1
         last = x
-        for index, layer in enumerate(self.backbone.layers):
+        for index in range(len(self.backbone.layers)):
             with stage("draft/backbone"):
-                x = layer(index, x, rotary, attend)
+                x = self.backbone.layer(index, x, rotary, attend)
             with stage("draft/injection"):
                 blocks = x.reshape(-1, size, x.shape[-1])
                 state = blocks[:, 1:]  # (blocks, M, d)

@@ -1,12 +1,14 @@
 """What the rows of a block see: the context before its anchor, and rows of the block itself.
 
-One rule: decoding and training ask the same `Sight` by positions; they differ in where the keys lie alone. A block at
-anchor s never sees a feature at s or later: at decoding it does not exist yet. Sources: DSpine (arXiv 2609.36173),
-block-causal rows; DFlash (arXiv 2602.06036), rows that see both ways, sliding windows.
+One rule: decoding and training ask the same `Sight` by positions; they differ in where the keys lie alone. A stored
+mask and a computed one (flex attention) come of one function, `Placement.visible`. A block at anchor s never sees
+features at s or later: at decoding they do not exist yet. Sources: DSpine (arXiv 2609.36173), block-causal rows;
+DFlash (arXiv 2602.06036), rows that see both ways, sliding windows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -36,6 +38,7 @@ class Sight:
 
 
 CAUSAL = Sight()
+Visible = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # (line, head, query, key) → bool, as flex attention asks
 
 
 def decoding_mask(span: Span, sight: Sight, device: torch.device | str | None = None) -> Tensor:
@@ -49,24 +52,61 @@ def decoding_mask(span: Span, sight: Sight, device: torch.device | str | None = 
     return sight.sees(query, slot) & (slot <= query[:, :, -1:])
 
 
-def block_mask(anchors: Tensor, lengths: Tensor, context: int, size: int, sight: Sight = CAUSAL) -> Tensor:
-    """Which keys a block's rows see in training: bool (N, 1, A·size, context + A·size).
+@dataclass(frozen=True)
+class Placement:
+    """Where blocks and what they see lie in a training pass: the context's slots first, then the rows of all blocks.
 
-    Context positions before the block's own anchor (and inside the sequence), and rows of its own block.
+    One line of keys may hold one sequence, or several, end to end (packed).
 
-    Args:
-        anchors: (N, A) positions.
-        lengths: (N) real positions of each sequence.
-        context: S, padded number of context positions.
-        size: rows of a block.
+    anchors: (N, A) slots of the anchors. begins, ends: (N, A) each block sees the context's slots from the first to
+        before the second: its own sequence before its anchor. context: S, slots of the context. rows: of a block.
     """
-    batch, per_row = anchors.shape
-    slot = torch.arange(context, device=anchors.device)
-    before = slot < torch.minimum(anchors, lengths[:, None])[..., None]  # (N, A, S)
-    before = before.repeat_interleave(size, dim=1)  # (N, A·size, S)
-    if sight.window is not None:
-        places = torch.arange(size, device=anchors.device)
-        before &= sight.sees((anchors[..., None] + places).flatten(1)[..., None], slot)
-    row = torch.arange(per_row * size, device=anchors.device)  # within a block, rows differ as positions do
-    inside = (row[:, None] // size == row // size) & sight.sees(row[:, None], row)
-    return torch.cat((before, inside.expand(batch, -1, -1)), dim=2).unsqueeze(1)
+
+    anchors: Tensor
+    begins: Tensor
+    ends: Tensor
+    context: int
+    rows: int
+
+    @classmethod
+    def padded(cls, anchors: Tensor, lengths: Tensor, context: int, rows: int) -> Placement:
+        """One sequence a line, padded to S = `context`: anchors (N, A), lengths (N) of the sequences."""
+        ends = torch.minimum(anchors, lengths[:, None])
+        return cls(anchors, torch.zeros_like(ends), ends, context, rows)
+
+    @classmethod
+    def packed(cls, anchors: Tensor, lengths: Tensor, context: int, rows: int) -> Placement:
+        """All sequences end to end in one line of S = `context` slots: anchors (N, A), lengths (N)."""
+        begins = (lengths.cumsum(0) - lengths)[:, None].expand_as(anchors)
+        ends = begins + torch.minimum(anchors, lengths[:, None])
+        slots, begins, ends = (x.reshape(1, -1) for x in (begins + anchors, begins, ends))
+        return cls(slots, begins, ends, context, rows)
+
+    @property
+    def queries(self) -> int:
+        """Rows of all blocks of a line, A·rows."""
+        return self.ends.shape[1] * self.rows
+
+    @property
+    def keys(self) -> int:
+        """S + A·rows."""
+        return self.context + self.queries
+
+    def visible(self, sight: Sight) -> Visible:
+        """Whether row `query` of line `line` sees key `key`, by indices that broadcast; the same for all heads."""
+
+        def sees(line: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            block, row = query // self.rows, query % self.rows
+            before = (key >= self.begins[line, block]) & (key < self.ends[line, block])
+            before = before & sight.sees(self.anchors[line, block] + row, key)
+            place = key - self.context - block * self.rows  # in the row's own block: 0..rows-1
+            return before | ((place >= 0) & (place < self.rows) & sight.sees(row, place))
+
+        return sees
+
+    def dense(self, sight: Sight = CAUSAL) -> Tensor:
+        """The same as a mask: bool (N, 1, A·rows, S + A·rows)."""
+        device = self.ends.device
+        line = torch.arange(len(self.ends), device=device)[:, None, None, None]
+        query = torch.arange(self.queries, device=device)[:, None]
+        return self.visible(sight)(line, line, query, torch.arange(self.keys, device=device))

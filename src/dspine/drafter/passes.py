@@ -8,26 +8,37 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from dspine.drafter.backbone import Attend, Backbone
-from dspine.drafter.masks import Sight, block_mask, decoding_mask
+from dspine.drafter.flex import flex_attention_over
+from dspine.drafter.masks import Placement, Sight, decoding_mask
 from dspine.kernels.attention import grouped_attention
 from dspine.kernels.kv import RowCache, Span
 
 T = TypeVar("T")
+M = TypeVar("M")
+WIDTH = 512  # slots of a packed context are a multiple of it: few shapes, since each is compiled
 
 
 @dataclass(frozen=True)
 class BlockForm:
-    """What a block looks like: `rows`, the first of which is the anchor, and what each layer's rows see."""
+    """What a block looks like: `rows`, the first of which is the anchor, and what each layer's rows see.
+
+    attention: how training attends. "padded": one sequence a line, with a stored mask; "packed": all sequences end to
+        end in one line, with a stored mask; "flex": so, with a computed one (CUDA; elsewhere forward alone). None:
+        "flex" on CUDA, where what nobody sees costs nothing, else "padded".
+    """
 
     rows: int
     mask_token_id: int
     sights: tuple[Sight, ...]
+    attention: Literal["padded", "packed", "flex"] | None = None
 
     def tokens(self, anchors: Tensor) -> Tensor:
         """Anchor token ids (...) → (..., rows): the anchor, then mask tokens."""
@@ -35,8 +46,8 @@ class BlockForm:
         tokens[..., 0] = anchors
         return tokens
 
-    def masks(self, make: Callable[[Sight], Tensor]) -> tuple[Tensor, ...]:
-        """The mask of each layer; layers that see alike share one."""
+    def masks(self, make: Callable[[Sight], M]) -> tuple[M, ...]:
+        """The mask of each layer, in whatever form; layers that see alike share one."""
         made = {sight: make(sight) for sight in set(self.sights)}
         return tuple(made[sight] for sight in self.sights)
 
@@ -75,18 +86,34 @@ def training_pass(
         lengths: (N) int64, real positions of each sequence.
         anchors: (N, A) int64 positions; a block sees features strictly before its own.
         known: (N, A) int64, the anchors' tokens.
-        run: (tokens (N, A·rows), positions (N, A·rows), attend) → anything.
+        run: (tokens, positions, attend) → anything; the tokens are (N, A·rows), or (1, N·A·rows) where the sequences
+            are packed.
     """
-    batch, size = anchors.shape[0], features.shape[1]
-    where = torch.arange(size, device=anchors.device).expand(batch, -1)
-    context = backbone.context(features, where)
-    masks = form.masks(lambda sight: block_mask(anchors, lengths, size, form.rows, sight))
+    attention = form.attention or ("flex" if features.is_cuda else "padded")
+    positions = torch.arange(features.shape[1], device=anchors.device).expand(features.shape[:2])
+    place = Placement.padded
+    if attention != "padded":
+        features, positions = _end_to_end(features, positions, lengths)
+        place = Placement.packed
+    placement = place(anchors, lengths, features.shape[1], form.rows)
+    context = backbone.context(features, positions)
+    if attention == "flex":
+        attends = form.masks(lambda sight: flex_attention_over(placement, sight))
+    else:
+        attends = form.masks(lambda sight: partial(grouped_attention, mask=placement.dense(sight)))
 
     def attend(layer: int, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         before_keys, before_values = context[layer]
-        return grouped_attention(
-            query, torch.cat((before_keys, keys), dim=2), torch.cat((before_values, values), dim=2), masks[layer]
-        )
+        return attends[layer](query, torch.cat((before_keys, keys), dim=2), torch.cat((before_values, values), dim=2))
 
-    positions = anchors[..., None] + torch.arange(form.rows, device=anchors.device)  # (N, A, rows)
-    return run(form.tokens(known).flatten(1), positions.flatten(1), attend)
+    rows = anchors[..., None] + torch.arange(form.rows, device=anchors.device)  # (N, A, rows) positions
+    lines = len(placement.ends)
+    return run(form.tokens(known).view(lines, -1), rows.view(lines, -1), attend)
+
+
+def _end_to_end(features: Tensor, positions: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Features (N, S, m·d) and positions (N, S) without their padding, in one line: (1, T, m·d) and (1, T)."""
+    real = positions < lengths[:, None]
+    features, positions = features[real], positions[real]
+    missing = WIDTH - len(positions) % WIDTH
+    return F.pad(features, (0, 0, 0, missing))[None], F.pad(positions, (0, missing))[None]

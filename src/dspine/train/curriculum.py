@@ -79,10 +79,12 @@ def replacement_layers(goal: ObjectiveRecipe, drafter: DSpineConfig) -> int:
     return count
 
 
-def draw_replaced(counts: Sequence[int], probability: float, *, seed: int, step: int, samples: Sequence[str]) -> Tensor:
+def draw_replaced(
+    counts: Sequence[int], probability: float, *, seed: int, epoch: int, samples: Sequence[str]
+) -> Tensor:
     """One Bernoulli(`probability`) draw a block: do its shallow layers hear the correct predecessors?
 
-    Keyed by (seed, step, sample), so it does not depend on the batch.
+    Keyed by (seed, epoch, sample), so it does not depend on the batch.
 
     Args:
         counts: blocks of each sample.
@@ -92,6 +94,6 @@ def draw_replaced(counts: Sequence[int], probability: float, *, seed: int, step:
     """
     replaced = torch.zeros(len(counts), max(1, *counts), dtype=torch.bool)
     for row, (count, sample) in enumerate(zip(counts, samples, strict=True)):
-        uniforms = keyed_random("replacement", seed, step, sample).random(count)
+        uniforms = keyed_random("replacement", seed, epoch, sample).random(count)
         replaced[row, :count] = torch.from_numpy(uniforms < probability)
     return replaced

@@ -10,7 +10,7 @@ import json
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -22,20 +22,15 @@ class Journal:
     """A context manager around the steps of a run.
 
     Args:
-        path: the JSONL file; lines of steps after `step` are dropped.
+        path: the JSONL file; lines of steps after `step` are dropped. None: neither file nor a word.
         step: steps behind us; total: of the whole run.
     """
 
-    def __init__(self, path: Path, *, step: int, total: int) -> None:
+    def __init__(self, path: Path | None, *, step: int, total: int) -> None:
         self._total = total
-        self._console = Console(stderr=True, highlight=False)
+        self._console = Console(stderr=True, highlight=False, quiet=path is None)
         self._spoken = 0.0
-        path.parent.mkdir(parents=True, exist_ok=True)
-        kept = _lines_until(path, step)
-        aside = path.with_suffix(".partial")
-        aside.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-        aside.replace(path)
-        self._file = path.open("a", encoding="utf-8", buffering=1)
+        self._file = None if path is None else _reopened(path, step)
         self._bar = Progress(
             TextColumn("training"),
             BarColumn(),
@@ -44,7 +39,7 @@ class Journal:
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=self._console,
-            disable=not self._console.is_terminal,
+            disable=path is None or not self._console.is_terminal,
         )
         self._task = self._bar.add_task("training", total=total, completed=step, now="")
 
@@ -56,10 +51,13 @@ class Journal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bar.stop()
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
     def record(self, step: int, values: dict[str, Any], now: str) -> None:
         """Write one line; `now` is the gist of it for people."""
+        if self._file is None:
+            return
         self._file.write(json.dumps({"step": step, **values}) + "\n")
         self._bar.update(self._task, completed=step, now=now)
         if not self._console.is_terminal and time.monotonic() - self._spoken > QUIET:
@@ -69,6 +67,16 @@ class Journal:
     def say(self, text: str) -> None:
         """A line for people, above the bar."""
         self._console.print(text, soft_wrap=True)
+
+
+def _reopened(path: Path, step: int) -> TextIO:
+    """The file, open for appending, with its lines up to `step`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept = _lines_until(path, step)
+    aside = path.with_suffix(".partial")
+    aside.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+    aside.replace(path)
+    return path.open("a", encoding="utf-8", buffering=1)
 
 
 def _lines_until(path: Path, step: int) -> list[str]:

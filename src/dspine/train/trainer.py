@@ -17,7 +17,8 @@ import torch
 from dspine.checkpoint import save_drafter
 from dspine.config import Recipe, TrainingRecipe, read_recipe
 from dspine.drafter.dspine import DSpine
-from dspine.errors import DataError
+from dspine.drafter.eagle3 import Eagle3
+from dspine.errors import ConfigError, DataError
 from dspine.train.curriculum import (
     alignment_weight,
     learning_rate,
@@ -32,6 +33,7 @@ from dspine.train.measure import Acceptance, measure_tau
 from dspine.train.objectives.choice import objective_facts, objective_for
 from dspine.train.objectives.objective import Moment
 from dspine.train.prepare import FREE, Prepared, prepare
+from dspine.train.processes import ALONE, Processes, join
 from dspine.train.sequences import SequenceBatch
 from dspine.train.state import Progress, load_state, save_state
 from dspine.train.windows import epoch_windows, windows_per_epoch
@@ -64,19 +66,22 @@ def train(recipe: str | Path, overrides: Iterable[str] = (), *, resume: bool = T
     Raises:
         DspineError: anything wrong with recipe, data, target or disk, with what to do about it.
     """
-    prepared = prepare(read_recipe(recipe, overrides))
-    return Trainer(prepared, resume=resume).run()
+    processes = join()
+    with processes.in_turn():
+        prepared = prepare(read_recipe(recipe, overrides))
+    return Trainer(prepared, resume=resume, processes=processes).run()
 
 
 class Trainer:
     """The loop over optimiser steps of one prepared run."""
 
-    def __init__(self, prepared: Prepared, *, resume: bool) -> None:
+    def __init__(self, prepared: Prepared, *, resume: bool, processes: Processes = ALONE) -> None:
         self.prepared = prepared
+        self.processes = processes
         self.recipe: Recipe = prepared.recipe
         self.setup: TrainingRecipe = prepared.recipe.training
         self.folder = prepared.recipe.output / "checkpoints"
-        self.learner = make_learner(prepared)
+        self.learner = make_learner(prepared, processes)
         self.per_epoch = windows_per_epoch(len(prepared.samples), self.setup.window_samples)
         self.total = self.setup.steps or (self.setup.epochs or 0) * self.per_epoch
         self.warmup = warmup_steps(self.total, self.setup.warmup_ratio)
@@ -87,20 +92,24 @@ class Trainer:
     def run(self) -> Summary:
         """Train to the end, or to an interrupt; both leave a checkpoint."""
         self.recipe.output.mkdir(parents=True, exist_ok=True)
-        acceptance: Acceptance | None = None
-        with Journal(self.recipe.output / "log.jsonl", step=self.progress.step, total=self.total) as journal:
+        log = self.recipe.output / "log.jsonl" if self.processes.first else None
+        with Journal(log, step=self.progress.step, total=self.total) as journal:
             self._greet(journal)
             saved = time.monotonic()
             with StopRequest() as stop:
-                while self.progress.step < self.total and not stop.asked:
+                while self.progress.step < self.total and not (stopped := self.processes.any(stop.asked)):
                     self._advance(journal)
+                    # One decision for all: clocks and signals differ from process to process.
                     late = time.monotonic() - saved > 60 * self.setup.save_minutes
-                    if late or stop.asked or self.progress.step % self.setup.save_steps == 0:
+                    stopped = self.processes.any(stop.asked)
+                    if stopped or self.progress.step % self.setup.save_steps == 0 or self.processes.any(late):
                         self.save()
                         saved = time.monotonic()
-                    if self._measures_now() and not stop.asked:
+                    if stopped:
+                        break
+                    if self._measures_now():
                         self._measure(journal)
-            if stop.asked and self.progress.step < self.total:
+            if self.progress.step < self.total:
                 journal.say(f"Interrupted at step {self.progress.step}; give the same command again to go on.")
                 return self._summary(None, None)
             self.save()
@@ -128,28 +137,24 @@ class Trainer:
         )
 
     def save(self) -> None:
-        """Write a checkpoint."""
-        save_state(
-            self.folder,
-            self.progress,
-            self.learner.drafter.state_dict(),
-            self.learner.optimizer.state_dict(),
-            self.prepared.identity,
-            self.setup.keep,
-        )
+        """Write a checkpoint: whole, whatever the processes share out."""
+        together = self.learner.together
+        weights, moments = together.weights(), together.moments(self.learner.optimizer)
+        if self.processes.first:
+            save_state(self.folder, self.progress, weights, moments, self.prepared.identity, self.setup.keep)
 
     def _resume(self) -> Progress:
         found = load_state(self.folder, self.prepared.identity)
         if found is None:
             return Progress()
-        progress, model, optimizer = found
-        self.learner.drafter.load_state_dict(model)
-        self.learner.optimizer.load_state_dict(optimizer)
+        progress, weights, moments = found
+        self.learner.together.load(weights, self.learner.optimizer, moments)
         return progress
 
     def _begin_anew(self) -> Progress:
-        for old in self.folder.glob("step-*.pt"):
-            old.unlink()
+        if self.processes.first:
+            for old in self.folder.glob("step-*.pt"):
+                old.unlink()
         return Progress()
 
     def _advance(self, journal: Journal) -> None:
@@ -185,13 +190,17 @@ class Trainer:
             )
 
     def _window(self, moment: Moment) -> list[SequenceBatch]:
-        """The sequences of a step, read from the store, in micro-batches."""
+        """This process's sequences of a step, read from the store, in micro-batches: it may have none.
+
+        Lengths ascend in a window, so every n-th sequence is about as long as every other n-th.
+        """
         if self._epoch is None or self._epoch[0] != moment.epoch:
             lengths = [self.prepared.store.lengths[name] for name in self.prepared.samples]
             windows = epoch_windows(lengths, self.setup.window_samples, seed=self.setup.seed, epoch=moment.epoch)
             self._epoch = moment.epoch, windows
-        names = [self.prepared.samples[index] for index in self._epoch[1][moment.step % self.per_epoch]]
-        size = self.setup.micro_batch or len(names)
+        window = self._epoch[1][moment.step % self.per_epoch]
+        names = [self.prepared.samples[index] for index in window[self.processes.rank :: self.processes.count]]
+        size = self.setup.micro_batch or max(1, len(names))
         device = self.prepared.target.device
         return [
             self.prepared.store.load(names[first : first + size]).to(device) for first in range(0, len(names), size)
@@ -203,22 +212,29 @@ class Trainer:
             self.progress.step < self.total
         )
 
-    def _measure(self, journal: Journal) -> Acceptance:
-        acceptance = measure_tau(
-            self.prepared.target,
-            self.learner.drafter,
-            self.prepared.held_out,
-            max_new_tokens=self.recipe.evaluate.max_new_tokens,
-        )
-        gist = f"tau {acceptance.tau:.3f}"
-        if acceptance.tau_unrefined is not None:
-            gist += f" (without refinement {acceptance.tau_unrefined:.3f})"
-        journal.record(self.progress.step, {"acceptance": asdict(acceptance)}, gist)
-        journal.say(f"Step {self.progress.step}: {gist} on {acceptance.prompts} held-out prompts, greedy")
+    def _measure(self, journal: Journal) -> Acceptance | None:
+        """Acceptance of the drafter as it stands, measured by the first process while the others wait."""
+        drafter = self.learner.together.whole()
+        acceptance = None
+        if self.processes.first and drafter is not None:
+            acceptance = measure_tau(
+                self.prepared.target,
+                drafter,
+                self.prepared.held_out,
+                max_new_tokens=self.recipe.evaluate.max_new_tokens,
+            )
+            gist = f"tau {acceptance.tau:.3f}"
+            if acceptance.tau_unrefined is not None:
+                gist += f" (without refinement {acceptance.tau_unrefined:.3f})"
+            journal.record(self.progress.step, {"acceptance": asdict(acceptance)}, gist)
+            journal.say(f"Step {self.progress.step}: {gist} on {acceptance.prompts} held-out prompts, greedy")
+        self.processes.wait()
         return acceptance
 
     def _greet(self, journal: Journal) -> None:
         sizes = f"{sum(p.numel() for p in self.learner.drafter.parameters()) / 1e6:.1f}M parameters"
+        if self.processes.count > 1:
+            sizes += f", {'shared out over' if self.setup.sharded else 'in each of'} {self.processes.count} processes,"
         unused = f", {len(self.prepared.unused)} without an anchor" if self.prepared.unused else ""
         journal.say(
             f"Training {sizes} on {len(self.prepared.samples)} sequences{unused}: {self.total} steps of "
@@ -230,14 +246,17 @@ class Trainer:
 
     def _save_drafter(self, acceptance: Acceptance | None) -> Path:
         folder = self.recipe.output / "drafter"
-        self.learner.drafter.eval()
-        save_drafter(
-            self.learner.drafter,
-            folder,
-            target=self.prepared.target,
-            training=self._facts(acceptance),
-            thinking=self.recipe.data.thinking,
-        )
+        drafter = self.learner.together.whole()
+        if self.processes.first and drafter is not None:
+            drafter.eval()
+            save_drafter(
+                drafter,
+                folder,
+                target=self.prepared.target,
+                training=self._facts(acceptance),
+                thinking=self.recipe.data.thinking,
+            )
+        self.processes.wait()
         return folder
 
     def _facts(self, acceptance: Acceptance | None) -> dict[str, Any]:
@@ -273,10 +292,17 @@ class Trainer:
         )
 
 
-def make_learner(prepared: Prepared) -> Learner:
-    """The learner of a prepared run."""
+def make_learner(prepared: Prepared, processes: Processes = ALONE) -> Learner:
+    """The learner of a prepared run, one of several where processes share it."""
     recipe = prepared.recipe
     precision = torch.bfloat16 if recipe.training.precision == "bfloat16" else torch.float32
+    if recipe.training.recompute:
+        if isinstance(prepared.drafter, Eagle3):
+            raise ConfigError(
+                "training.recompute: EAGLE-3's layer attends to its own earlier steps, so none is run again alone",
+                "Leave it out, and lower training.micro_batch where memory is short.",
+            )
+        prepared.drafter.backbone.recompute = True
     return Learner(
         prepared.drafter,
         objective_for(prepared.drafter, recipe, precision),
@@ -284,6 +310,8 @@ def make_learner(prepared: Prepared) -> Learner:
         anchors_per_sample=recipe.training.anchors_per_sample,
         precision=precision,
         seed=recipe.training.seed,
+        processes=processes,
+        sharded=recipe.training.sharded,
     )
 
 
@@ -294,6 +322,8 @@ def _line(moment: Moment, schedule: dict[str, float], report: StepReport, second
         "learning_rate": moment.learning_rate,
         **schedule,
         "gradient_norm": report.gradient_norm,
+        "match_by_place": [round(share, 4) for share in report.match],
+        **({} if report.acceptance is None else {"acceptance_by_place": [round(a, 4) for a in report.acceptance]}),
         "blocks": report.blocks,
         "tokens": report.tokens,
         "seconds": round(seconds, 4),

@@ -51,7 +51,8 @@ class DFlashObjective:
         states = self.drafter.blocks(batch.features, batch.lengths, blocks.anchors, blocks.tokens)
         dtype = torch.promote_types(states.dtype, torch.float32)
         rows = Rows.of(blocks, self.vocabulary, self.weights.gamma, dtype)
-        ce = row_losses(states[rows.index], self.vocabulary, rows.labels, dtype, chunk=self.weights.chunk).ce
+        found = row_losses(states[rows.index], self.vocabulary, rows.labels, dtype, chunk=self.weights.chunk)
+        ce = found.ce
         sums, denominators = [(rows.counted * ce).sum()], [rows.counted.sum()]
         if self.weights.dpace is not None:
             counted = self.vocabulary.contains(rows.labels)
@@ -59,7 +60,7 @@ class DFlashObjective:
             weights = dpace_weights(likely, counted, blocks.supervised, self.weights.dpace)
             sums.append((weights * ce).sum())
             denominators.append(blocks.valid.sum().to(dtype))
-        return Terms(torch.stack(sums), torch.stack(denominators))
+        return Terms(torch.stack(sums), torch.stack(denominators), rows.places(blocks, found.candidates[:, 0]))
 
     def loss(self, part: Terms, window: Terms, moment: Moment) -> Tensor:
         return normalise(part.sums, window.denominators)[-1]

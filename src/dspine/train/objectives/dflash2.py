@@ -63,6 +63,7 @@ class DFlash2Objective:
         return Terms(
             torch.stack([(rows.counted * found.ce).sum(), selector_ce, reached]),
             torch.stack([rows.counted.sum(), reached, rows.weights.sum()]),
+            rows.places(blocks, found.candidates.gather(1, log_q.argmax(-1, keepdim=True))[:, 0]),
         )
 
     def loss(self, part: Terms, window: Terms, moment: Moment) -> Tensor:

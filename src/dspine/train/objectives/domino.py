@@ -65,7 +65,7 @@ class DominoObjective:
             correction=correction,
         )
         sums = torch.stack([(rows.counted * ce).sum() for ce in (found.ce, found.base_ce)])
-        return Terms(sums, rows.counted.sum().expand(2))
+        return Terms(sums, rows.counted.sum().expand(2), rows.places(blocks, found.candidates[:, 0]))
 
     def loss(self, part: Terms, window: Terms, moment: Moment) -> Tensor:
         corrected, base = normalise(part.sums, window.denominators)

@@ -69,7 +69,8 @@ class DSparkObjective:
             confidence = F.binary_cross_entropy_with_logits(logits[rows.index].to(dtype), goal, reduction="none")
         sums = (rows.counted * found.ce, rows.weights * found.l1, rows.weights * confidence)
         counts = (rows.counted, rows.weights, rows.weights)
-        return Terms(torch.stack([s.sum() for s in sums]), torch.stack([c.sum() for c in counts]))
+        places = rows.places(blocks, found.candidates[:, 0], 1 - found.l1.detach() / 2)
+        return Terms(torch.stack([s.sum() for s in sums]), torch.stack([c.sum() for c in counts]), places)
 
     def loss(self, part: Terms, window: Terms, moment: Moment) -> Tensor:
         ce, l1, confidence = normalise(part.sums, window.denominators)

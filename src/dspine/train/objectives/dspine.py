@@ -24,7 +24,7 @@ from dspine.drafter.dspine import DSpine
 from dspine.train.blocks import Blocks, place_weights
 from dspine.train.curriculum import draw_replaced
 from dspine.train.curriculum import replaced_layers as replaced_of
-from dspine.train.objectives.objective import Moment, Terms, normalise
+from dspine.train.objectives.objective import Moment, Terms, count_places, normalise
 from dspine.train.objectives.row_losses import row_losses
 from dspine.train.objectives.vocabulary_loss import DraftVocabulary, Teacher, ordinary_terms
 from dspine.train.sequences import SequenceBatch
@@ -76,7 +76,7 @@ class Weights:
 
 
 class DSpineObjective:
-    """The objective of a drafter. Draws of replaced blocks are keyed by `seed`, step and sample.
+    """The objective of a drafter. Draws of replaced blocks are keyed by `seed`, epoch and sample.
 
     Args:
         replaced_layers: how many layers of a replaced block hear correct predecessors; None: as many as the paper's.
@@ -103,7 +103,7 @@ class DSpineObjective:
     def terms(self, batch: SequenceBatch, blocks: Blocks, moment: Moment) -> Terms:
         counts = blocks.valid.sum(-1).tolist()
         replaced = draw_replaced(
-            counts, moment.replacement, seed=self.seed, step=moment.step, samples=batch.sample_ids
+            counts, moment.replacement, seed=self.seed, epoch=moment.epoch, samples=batch.sample_ids
         ).to(blocks.valid.device)
         states = self.drafter.blocks(
             batch.features,
@@ -192,9 +192,14 @@ def dspine_terms(
         sums.append(-(w * torch.where(hit, log_q, 0.0).sum(-1)).sum())
         sums.append((w * heavy * (log_q.exp() - p).abs().sum(-1)).sum())
         denominators += [(w * hit.any(-1)).sum(), (w * heavy).sum()]
+        likeliest = ordinary.candidates.gather(1, log_q.argmax(-1, keepdim=True))[:, 0]
+        overlap = torch.minimum(log_q.detach().exp(), ordinary.candidate_probs).sum(-1)
     else:
+        likeliest, overlap = ordinary.candidates[:, 0], None
         sums += [w.new_zeros(()), w.new_zeros(())]
         denominators += [w.new_zeros(()), w.new_zeros(())]
+
+    places = count_places(rows[2], blocks.supervised.shape[-1], likeliest == labels, overlap)
 
     if weights.alignment == "token":
         early = [drafter.final(state)[rows] for state in states.heard[:-1]]
@@ -206,4 +211,4 @@ def dspine_terms(
         cosines = torch.stack([(readout[rows].to(dtype) * goal).sum(-1) for readout in states.readouts])  # (L, R)
         sums.append((w * (1 - cosines)).sum())
         denominators.append(w.sum())
-    return Terms(torch.stack(sums), torch.stack(denominators))
+    return Terms(torch.stack(sums), torch.stack(denominators), places)

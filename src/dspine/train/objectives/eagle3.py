@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from dspine.drafter.eagle3 import Eagle3
 from dspine.train.blocks import Blocks
-from dspine.train.objectives.objective import Moment, Terms, normalise
+from dspine.train.objectives.objective import Moment, Terms, count_places, normalise
 from dspine.train.objectives.row_losses import by_chunks
 from dspine.train.objectives.vocabulary_loss import DraftVocabulary
 from dspine.train.sequences import SequenceBatch, teachers
@@ -36,7 +36,7 @@ class Eagle3Weights:
 
 
 class Eagle3Objective:
-    """See the module. It learns from every position, so the anchors that the learner draws say nothing to it.
+    """See the module. It learns from every position; the anchors that the learner draws say what is counted by place.
 
     The terms: mean cross-entropy of each step over its rows that count, and their mean number a position, by which the
     loss is made.
@@ -63,19 +63,44 @@ class Eagle3Objective:
         def of(part: slice) -> tuple[Tensor, ...]:
             teacher = batch.hidden[row[part], place[part]]
             inside = self._inside(teacher, dtype)
-            p = self.vocabulary.exact_logits(teacher, dtype).softmax(-1)  # (c, V_d)
+            scores = self.vocabulary.exact_logits(teacher, dtype)  # (c, V_d)
+            p = scores.softmax(-1)
             log_q = self._scores(hidden[part], dtype).log_softmax(-1)  # (c, σ, V_d)
-            return -torch.einsum("rv,rsv->rs", p, log_q), inside
+            ce = -torch.einsum("rv,rsv->rs", p, log_q)
+            with torch.no_grad():  # p here is the target's over all of its vocabulary
+                p = (scores - batch.lse[row[part], place[part], None].to(dtype)).exp()
+                overlap = torch.stack([torch.minimum(q.exp(), p).sum(-1) for q in log_q.unbind(1)], 1)
+                return ce, inside, self.vocabulary.tokens(log_q.argmax(-1)), overlap
 
         with torch.autocast(states.device.type, enabled=False):  # which product is in which type is said in there
-            ce, inside = by_chunks(of, len(row), max(1, self.weights.chunk // self.steps))
+            ce, inside, likeliest, overlap = by_chunks(of, len(row), max(1, self.weights.chunk // self.steps))
         counted = ((drafting >= 0) & inside[:, None]).to(dtype)
         rows = counted.sum(0)
         positions = batch.lengths.sum().to(dtype)
         return Terms(
             torch.cat(((counted * ce).sum(0), rows.sum()[None])),
             torch.cat((rows, positions[None])),
+            self._places(batch, blocks, row, place, drafting, likeliest, overlap),
         )
+
+    def _places(
+        self,
+        batch: SequenceBatch,
+        blocks: Blocks,
+        row: Tensor,
+        place: Tensor,
+        drafting: Tensor,
+        likeliest: Tensor,
+        overlap: Tensor,
+    ) -> Tensor:
+        """By place (3, M), of the chains that begin at the anchors: row i drafts behind the anchor i+1."""
+        anchored = torch.zeros_like(batch.loss_mask)
+        anchored[blocks.valid.nonzero()[:, 0], blocks.anchors[blocks.valid]] = True
+        size = anchored.shape[1]
+        counted = (drafting >= 0) & anchored[row[:, None], (drafting + 1).clamp(0, size - 1)]
+        labels = batch.ids[row, (place + 1).clamp(max=size - 1)][:, None].expand_as(drafting)
+        steps = torch.arange(self.steps, device=place.device).expand_as(drafting)
+        return count_places(steps[counted], self.steps, (likeliest == labels)[counted], overlap[counted])
 
     def loss(self, part: Terms, window: Terms, moment: Moment) -> Tensor:
         decay = self.weights.step_decay ** torch.arange(self.steps, dtype=part.sums.dtype, device=part.sums.device)

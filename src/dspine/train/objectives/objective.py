@@ -34,20 +34,54 @@ class Moment:
 
 @dataclass(frozen=True)
 class Terms:
-    """Weighted sums of an objective's terms and their denominators, in the order of its `names`; both (k,) tensors."""
+    """Sums over a micro-batch, of any number of which the sums add up to those of a window.
+
+    sums, denominators: (k,) weighted sums of an objective's terms and what they are divided by, in the order of its
+        `names`.
+    places: (3, M) by place, unweighted and without gradient: labels; how many of them were the drafter's likeliest
+        token; and Σ (1 - TV(q, p)), the chance that a draw would be accepted (NaN where p is not at hand).
+    """
 
     sums: Tensor
     denominators: Tensor
+    places: Tensor
 
     @staticmethod
     def total(parts: Sequence[Terms]) -> Terms:
-        """The terms of a whole window, without gradient: what an all-reduce over processes would also add up."""
-        sums = torch.stack([part.sums.detach() for part in parts]).sum(0)
-        return Terms(sums, torch.stack([part.denominators for part in parts]).sum(0))
+        """The terms of several micro-batches, without gradient."""
+        return Terms(*(torch.stack(side).sum(0) for side in zip(*(part.detached() for part in parts), strict=True)))
+
+    def detached(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The three tensors, without gradient."""
+        return self.sums.detach(), self.denominators.detach(), self.places.detach()
 
     def means(self) -> Tensor:
         """(k,) means; a term without valid rows is 0."""
         return normalise(self.sums, self.denominators)
+
+    def by_place(self) -> tuple[list[float], list[float] | None]:
+        """Share of labels that were the drafter's likeliest token, and mean 1 - TV, place by place."""
+        labels, matches, overlap = self.places
+        shares = normalise(matches, labels).tolist()
+        return shares, None if overlap.isnan().any() else normalise(overlap, labels).tolist()
+
+
+@torch.no_grad()
+def count_places(place: Tensor, places: int, matches: Tensor, overlap: Tensor | None = None) -> Tensor:
+    """Rows summed by their place, see `Terms.places`: (3, M).
+
+    Args:
+        place: (R,) int64 from 0. places: M. matches: bool (R,). overlap: (R,) 1 - TV; None: not at hand.
+    """
+    dtype = torch.float32 if overlap is None else overlap.dtype
+    counted = torch.zeros(3, places, dtype=dtype, device=place.device)
+    values = torch.stack([torch.ones_like(place, dtype=dtype), matches.to(dtype)])
+    counted[:2].index_add_(1, place, values)
+    if overlap is None:
+        counted[2] = torch.nan
+    else:
+        counted[2].index_add_(0, place, overlap)
+    return counted
 
 
 def normalise(sums: Tensor, denominators: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from dspine.train.blocks import Blocks, place_weights
+from dspine.train.objectives.objective import count_places
 from dspine.train.objectives.vocabulary_loss import DraftVocabulary, Teacher
 
 
@@ -37,6 +38,10 @@ class Rows:
         labels = blocks.labels[index]
         weights = place_weights(blocks.supervised.shape[-1], gamma).to(labels.device, dtype)[index[2]]
         return cls(index, labels, weights, weights * vocabulary.contains(labels))
+
+    def places(self, blocks: Blocks, likeliest: Tensor, overlap: Tensor | None = None) -> Tensor:
+        """By place (3, M), see `Terms.places`; likeliest (R,) token ids, overlap (R,) 1 - TV."""
+        return count_places(self.index[2], blocks.supervised.shape[-1], likeliest == self.labels, overlap)
 
     def teacher(self, blocks: Blocks, whole: Teacher) -> Teacher:
         """The target's law of each row: its states at the position before the label."""
@@ -79,7 +84,7 @@ def row_losses(
     chunk: int,
     correction: Correction | None = None,
     teacher: Teacher | None = None,
-    candidates: int = 0,
+    candidates: int = 1,
 ) -> RowLosses:
     """Losses of R rows.
 

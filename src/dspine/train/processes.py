@@ -1,0 +1,104 @@
+"""The processes of a run: which one this is, and what all of them sum and decide together.
+
+One rule: every process reaches the same numbers and the same decisions; the first one alone writes. They are launched
+by `accelerate launch` or `torchrun`, one a device; a process that was launched alone talks to nobody.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+from torch import Tensor, distributed
+
+from dspine.errors import ConfigError
+
+PATIENCE = timedelta(days=7)  # the others wait while the first answers prompts, writes features or measures tau
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process's place among `count`; the first has rank 0.
+
+    device: where tensors lie that all processes sum.
+    """
+
+    rank: int = 0
+    count: int = 1
+    device: str = "cpu"
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes and speaks."""
+        return self.rank == 0
+
+    def total(self, values: Tensor) -> Tensor:
+        """The sum over all processes, element by element."""
+        if self.count == 1:
+            return values
+        summed = values.to(self.device, copy=True)
+        distributed.all_reduce(summed)
+        return summed.to(values.device)
+
+    def most(self, value: int) -> int:
+        """The largest of the processes' numbers."""
+        if self.count == 1:
+            return value
+        largest = torch.tensor(value, device=self.device)
+        distributed.all_reduce(largest, op=distributed.ReduceOp.MAX)
+        return int(largest)
+
+    def any(self, flag: bool) -> bool:
+        """Whether it holds in one of them."""
+        return self.most(int(flag)) > 0
+
+    def gathered(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The names of all processes, in the order of the processes."""
+        if self.count == 1:
+            return tuple(names)
+        everyone: list[list[str]] = [[] for _ in range(self.count)]
+        distributed.all_gather_object(everyone, list(names))
+        return tuple(name for each in everyone for name in each)
+
+    def wait(self) -> None:
+        """Go on when all have come here."""
+        if self.count > 1:
+            distributed.barrier()
+
+    @contextmanager
+    def in_turn(self) -> Iterator[None]:
+        """The block runs in the first process, and then, silently, in the others, which find what it has made."""
+        if self.first:
+            yield
+            self.wait()
+        else:
+            self.wait()
+            with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
+                yield
+
+
+ALONE = Processes()
+
+
+def join() -> Processes:
+    """The processes that this one was launched with; itself where it was launched alone.
+
+    Raises:
+        ConfigError: the launcher was told to wrap the model in its own way.
+    """
+    for flag in ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"):
+        if os.environ.get(flag, "false").lower() == "true":
+            raise ConfigError(
+                f"the launcher asks for {flag.removeprefix('ACCELERATE_USE_')}, which the recipe decides",
+                "Launch with --multi_gpu (or --multi_cpu) alone, and set training.sharded: true to share out weights.",
+            )
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return ALONE
+    from accelerate import PartialState
+
+    state = PartialState(cpu=not torch.cuda.is_available(), timeout=PATIENCE)
+    return Processes(state.process_index, state.num_processes, str(state.device))
