@@ -25,7 +25,7 @@ SHIPPED_FOR = {"smollm2": "smollm2-135m-dspine", "nano": "nano"}
 
 @dataclass(frozen=True)
 class Models:
-    """A target, its drafter by name and as a network (None: decode plainly), and an engine for one request.
+    """A target, its drafter by name and as a network (None: decode plainly), and an engine.
 
     verify: how many candidates the engine verifies; None without a drafter.
     """
@@ -113,12 +113,14 @@ def open_models(
     thinking: bool | None = None,
     verify: Verify = "full",
     measure: bool = False,
+    max_batch: int = 1,
 ) -> Models:
-    """Load a target and its drafter as `load_models`, and an engine for one request.
+    """Load a target and its drafter as `load_models`, and make an engine.
 
     Args:
         verify: how many candidates to verify.
         measure: whether to measure anew what rounds cost here.
+        max_batch: most requests of the engine at once.
 
     Raises:
         DspineError: a model that cannot be loaded, or a drafter that does not fit the target.
@@ -128,8 +130,8 @@ def open_models(
     from dspine.decode.costbook import CostBook
     from dspine.decode.engine import Engine
 
-    costs = CostBook(loaded, network, capacity=1, anew=True) if measure and network is not None else None
-    engine = Engine(loaded, network, max_batch=1, verify=verify, costs=costs)
+    costs = CostBook(loaded, network, capacity=max_batch, anew=True) if measure and network is not None else None
+    engine = Engine(loaded, network, max_batch=max_batch, verify=verify, costs=costs)
     return Models(loaded, drafter, network, engine, None if network is None else verify)
 
 

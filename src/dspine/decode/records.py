@@ -27,6 +27,11 @@ class RoundRecord:
     accepted: int
     kept: int
 
+    @property
+    def landed(self) -> int:
+        """Candidates that reached the output; the other proposed ones were in vain."""
+        return min(self.accepted, self.kept)
+
 
 @dataclass(frozen=True, slots=True)
 class Logprob:
@@ -91,6 +96,7 @@ class Update:
 
     text: the new piece; the pieces of all updates make up `Completion.text`. It lags behind `token_ids` while a
         character is incomplete or while it may be the beginning of a stop string.
+    rounds: the rounds that gave `token_ids`, in their order; none for the prefill, whose token belongs to no round.
     completion: the whole of it, in the last update of a request only.
     error: what the request's own logits processor raised, in the last update only.
     """
@@ -99,6 +105,7 @@ class Update:
     text: str
     token_ids: tuple[int, ...]
     logprobs: tuple[Logprob, ...] | None = None
+    rounds: tuple[RoundRecord, ...] = ()
     completion: Completion | None = None
     error: Exception | None = None
 

@@ -39,6 +39,7 @@ class Row:
         self._stops = StopStrings(request.params.stop)
         self._told_tokens = 0
         self._told_text = 0
+        self._told_rounds = 0
 
     @property
     def position(self) -> int:
@@ -96,9 +97,10 @@ class Row:
         if not (text or tokens or self.finish):
             return None
         logprobs = None if self._logprobs is None else tuple(self._logprobs[self._told_tokens :])
-        self._told_text, self._told_tokens = len(self._text), self.generated
+        rounds = tuple(self._rounds[self._told_rounds :])
+        self._told_text, self._told_tokens, self._told_rounds = len(self._text), self.generated, len(self._rounds)
         completion = None if self.finish is None else self._completion(self.finish)
-        return Update(self.request.id, text, tokens, logprobs, completion, self.error)
+        return Update(self.request.id, text, tokens, logprobs, rounds, completion, self.error)
 
     def _read(self, token: int) -> None:
         """Bring the text up to a token that was just appended, and see whether it ends the request."""

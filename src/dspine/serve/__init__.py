@@ -1,1 +1,1 @@
-"""Serving: the adapter to SGLang; the built-in HTTP server will live here."""
+"""Serving: the built-in HTTP server, and the adapter to SGLang."""

@@ -1,0 +1,153 @@
+"""One server from its start to its end.
+
+One rule: a signal to stop lets no more requests in and lets those in progress end, for `Limits.drain_seconds`; a second
+Ctrl-C stops at once. The address is taken before the models are loaded, so that a taken one is told at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from dspine import __version__
+from dspine.decode.engine import Engine
+from dspine.decode.sampling import SamplingParams
+from dspine.errors import ConfigError
+from dspine.serve.http.app import make_app
+from dspine.serve.http.gate import Gate
+from dspine.serve.http.limits import Limits
+from dspine.serve.http.metrics import Metrics
+from dspine.serve.http.service import Service
+from dspine.serve.http.thread import EngineThread
+from dspine.serve.http.vocabulary import Vocabulary
+from dspine.target.model import Target
+
+_WARM_TOKENS = 8  # of each answer before the first request
+
+
+@dataclass(frozen=True)
+class Served:
+    """What is served.
+
+    engine: answers; its `max_batch` is the number of slots.
+    name: what clients call the model.
+    measured_on: what an answer depends on beside the request, for its fingerprint.
+    thinking: whether the chat template is asked to let the model think.
+    """
+
+    target: Target
+    engine: Engine
+    name: str
+    measured_on: Mapping[str, object]
+    thinking: bool = False
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Take an address; nobody can connect before the server listens.
+
+    Args:
+        port: 0 takes any that is free.
+
+    Raises:
+        ConfigError: it is taken, or not this machine's.
+    """
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        taken = socket.socket(family, kind, proto)
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(address)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"cannot listen on {host} port {port}: {error}", "Choose another host or port.") from error
+    return taken
+
+
+def build(served: Served, limits: Limits, key: str | None = None) -> FastAPI:
+    """The application over an engine; its thread starts and ends with the application."""
+    metrics = Metrics()
+    service = Service(
+        target=served.target,
+        thread=EngineThread({"main": served.engine}, metrics),
+        gate=Gate(limits),
+        limits=limits,
+        metrics=metrics,
+        vocabulary=Vocabulary(served.target.tokenizer),
+        name=served.name,
+        fingerprint=_fingerprint(served.measured_on),
+        thinking=served.thinking,
+    )
+    app = make_app(service, key)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        service.thread.start()
+        try:
+            yield
+        finally:
+            service.thread.stop()
+
+    app.router.lifespan_context = lifespan
+    return app
+
+
+def warm_up(engine: Engine, slots: int) -> None:
+    """Answer something with 1, 2, 4, ... slots, so that what the first rounds cost is not the first clients' wait."""
+    params = SamplingParams(max_new_tokens=_WARM_TOKENS, ignore_eos=True)
+    count = 1
+    while count <= slots:
+        engine.generate([[0]] * count, params)
+        count = min(2 * count, slots) if count < slots else slots + 1
+
+
+def serve(taken: socket.socket, app: FastAPI, limits: Limits, listening: Callable[[], object] = lambda: None) -> None:
+    """Serve until a signal says to stop.
+
+    Args:
+        taken: of `bind`.
+        listening: called when requests are let in.
+    """
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=limits.drain_seconds,
+        server_header=False,
+    )
+    server = _Server(config, app.state.service.gate, listening)
+    # uvicorn raises the signal again once it has ended; by then it has been obeyed.
+    before = {each: signal.signal(each, lambda *_: None) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        server.run(sockets=[taken])
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, that closes the gate as soon as it is told to stop."""
+
+    def __init__(self, config: uvicorn.Config, gate: Gate, listening: Callable[[], object]) -> None:
+        super().__init__(config)
+        self._gate = gate
+        self._listening = listening
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._listening()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._gate.closed = True
+        super().handle_exit(sig, frame)
+
+
+def _fingerprint(facts: Mapping[str, object]) -> str:
+    text = "\n".join(f"{key}={facts[key]}" for key in sorted(facts))
+    return "fp_" + hashlib.sha256(f"{__version__}\n{text}".encode()).hexdigest()[:12]
