@@ -70,7 +70,7 @@ def test_shipped_recipes_are_found_by_name(monkeypatch, tmp_path):
     assert {"nano", "smollm2-135m-cpu"} <= set(shipped_recipes())
     assert read_recipe("nano").output == Path("runs/nano")
     assert find_recipe("./nano") == find_recipe(Path("nano")) == Path("nano")
-    with pytest.raises(ConfigError, match=r"cannot read the recipe nanoo.*\n.*nano, smollm2-135m-cpu"):
+    with pytest.raises(ConfigError, match=r"cannot read the recipe nanoo.*\n.*nano, .*smollm2-135m-cpu"):
         read_recipe("nanoo")
     checkout, wheel = tmp_path / "recipes" / "x.yaml", tmp_path / "src" / "dspine" / "_recipes" / "x.yaml"
     monkeypatch.setattr(shipped, "_PACKAGE", tmp_path / "src" / "dspine")
@@ -83,4 +83,5 @@ def test_shipped_recipes_are_found_by_name(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("name", shipped_recipes())
 def test_every_shipped_recipe_can_be_read(name):
-    assert read_recipe(name).training.steps
+    setup = read_recipe(name).training
+    assert setup.steps or setup.epochs

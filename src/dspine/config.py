@@ -68,6 +68,7 @@ class DatasetPromptsRecipe(Section):
     revision: str | None = None  # commit or tag of the hub; give one to get the same rows next year
     column: str | None = None  # that holds prompt, turns or messages; not given: conversations, messages or prompt
     source: str | None = None  # that the rows are named by; not given: the last part of the name
+    turns: int | None = Field(default=None, gt=0)  # of a dialogue that are asked; not given: all
     count: int | None = Field(default=None, gt=0)  # rows taken, by seed and id; not given: all
     seed: int = 0
 
@@ -146,7 +147,8 @@ class DrafterRecipe(Section):
     """The drafter and its sizes; what is not given is proposed from the target, and each kind refuses others' sizes."""
 
     kind: str = "dspine"  # a name of `dspine.drafter.registry`
-    mask_token: str  # a special token of the target's that neither texts nor the chat template use
+    # A special token of the target's that neither texts nor the chat template use, or the id of a spare embedding row.
+    mask_token: str | int
     num_hidden_layers: int | None = Field(default=None, gt=0)
     block_size: int | None = Field(default=None, gt=1)  # anchor included
     target_layer_ids: tuple[int, ...] | None = None

@@ -55,6 +55,8 @@ def test_columns_and_counts(dataset):
     }
     few, _ = dataset_prompts(asked(dataset, count=2))
     assert few == dataset_prompts(asked(dataset))[0][:2]
+    assert {p.later for p in dataset_prompts(asked(dataset, turns=1))[0]} == {()}
+    assert {p.later for p in dataset_prompts(asked(dataset, turns=2))[0]} == {("Why?",)}
     other, _ = dataset_prompts(asked(dataset, seed=5))
     assert [p.id for p in other] != [p.id for p in dataset_prompts(asked(dataset))[0]]
 

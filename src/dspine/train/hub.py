@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,8 @@ def dataset_prompts(asked: DatasetPromptsRecipe) -> tuple[list[Prompt], Counter[
     source = asked.source or Path(asked.name).stem
     prompts, left_out = _prompts(rows, column, source)
     ordered = sorted(prompts, key=lambda p: sha256(f"{asked.seed}:{p.id}".encode()).hexdigest())
-    return ordered[: asked.count], left_out
+    kept = None if asked.turns is None else asked.turns - 1
+    return [replace(prompt, later=prompt.later[:kept]) for prompt in ordered[: asked.count]], left_out
 
 
 def _load(asked: DatasetPromptsRecipe) -> Any:

@@ -174,13 +174,16 @@ def _start_from(name: str, drafter: Network, target: Target) -> None:
         drafter.space = given.space  # the very one it was trained with
 
 
-def mask_id(target: Target, token: str) -> int:
-    """The id of the mask token.
+def mask_id(target: Target, token: str | int) -> int:
+    """The id of the mask token, given by name or as an id that the tokenizer need not know.
 
     Raises:
-        ConfigError: the tokenizer does not know it.
-        CheckpointError: it has another meaning already.
+        ConfigError: the tokenizer does not know the name.
+        CheckpointError: it has another meaning already, or no row in the embedding.
     """
+    if isinstance(token, int):
+        check_mask_token(token, target)
+        return token
     vocabulary: dict[str, int] = target.tokenizer.get_vocab()
     if token not in vocabulary:
         raise ConfigError(

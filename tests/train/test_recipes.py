@@ -1,0 +1,70 @@
+"""The recipes for GPUs name the paper's numbers, and sizes that fit their targets."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import pytest
+from tests.support.tiny_target import EOS, MASK, tiny_target
+
+from dspine.config import read_recipe
+from dspine.drafter.config import DSpineConfig
+from dspine.errors import CheckpointError
+from dspine.facts import TargetFacts
+from dspine.train.prepare import mask_id
+
+QWEN3_8B = TargetFacts(4096, 12288, 36, 32, 8, 128, 151936, 1e-6, 1e6, 40960)
+QWEN3_4B = TargetFacts(2560, 9728, 36, 32, 8, 128, 151936, 1e-6, 1e6, 40960)
+SMOLLM2 = TargetFacts(576, 1536, 30, 9, 3, 64, 49152, 1e-5, 1e5, 8192)
+
+
+def sizes(name, facts, mask):
+    return DSpineConfig.for_target(facts, mask, **read_recipe(name).drafter.sizes())
+
+
+def test_qwen3_8b_is_the_papers_drafter():
+    recipe = read_recipe("qwen3-8b")
+    assert recipe.drafter.mask_token == 151669
+    assert sizes("qwen3-8b", QWEN3_8B, 151669) == DSpineConfig()
+
+
+@pytest.mark.parametrize(("name", "facts", "mask"), [("qwen3-4b", QWEN3_4B, 151669), ("smollm2-135m-gpu", SMOLLM2, 16)])
+def test_the_others_have_its_proportions(name, facts, mask):
+    config = sizes(name, facts, mask)
+    assert config == DSpineConfig.for_target(facts, mask)
+    assert (config.num_hidden_layers, config.block_size, config.top_k) == (5, 16, 16)
+
+
+@pytest.mark.parametrize("name", ["qwen3-8b", "qwen3-4b", "smollm2-135m-gpu"])
+def test_the_run_is_the_papers(name):
+    recipe = read_recipe(name)
+    setup, goal = recipe.training, recipe.objective
+    assert (setup.epochs, setup.window_samples, setup.anchors_per_sample) == (6, 112, 512)
+    assert (setup.learning_rate, setup.warmup_ratio, setup.clip) == (6e-4, 0.04, 1.0)
+    assert (goal.ce_weight, goal.gamma, goal.alignment_weight, goal.candidate_mass_threshold) == (0.1, 7.0, 0.5, 1e-4)
+    assert (goal.replacement_probability, goal.replacement_hold_ratio, goal.replacement_end_ratio) == (
+        0.5,
+        1 / 6,
+        1 / 3,
+    )
+    [mix] = recipe.data.mix
+    assert abs(6 * ceil(mix.count / 112) - 3655) < 6
+    assert recipe.features.mode == "online"
+    assert recipe.data.sampling.temperature == 0
+
+
+def test_qwen_is_answered_by_a_server_and_smollm2_by_the_drafted_engine():
+    assert read_recipe("qwen3-8b").data.server.model == "Qwen/Qwen3-8B"
+    assert read_recipe("qwen3-4b").data.server.model == "Qwen/Qwen3-4B"
+    assert read_recipe("qwen3-8b").training.max_length == 3072
+    assert read_recipe("smollm2-135m-gpu").data.drafter == "smollm2-135m-dspine"
+
+
+def test_the_mask_may_be_a_row_beyond_the_tokenizer():
+    target = tiny_target()
+    assert mask_id(target, 300) == 300
+    assert mask_id(target, "<|mask|>") == MASK
+    with pytest.raises(CheckpointError, match="has no row in the target's embedding"):
+        mask_id(target, 320)
+    with pytest.raises(CheckpointError, match="eos"):
+        mask_id(target, EOS)
