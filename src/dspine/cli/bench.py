@@ -16,8 +16,8 @@ from dspine.cli.models import SHIPPED_FOR, load_models, load_network
 from dspine.cli.prompts import CountOption, DataDirOption, HubOption, SplitOption, TasksOption, read_tasks
 
 if TYPE_CHECKING:
+    from dspine.decode.policy import Verify
     from dspine.decode.sampling import SamplingParams
-    from dspine.decode.schedule import Verify
     from dspine.evaluate.results import ResultFile
     from dspine.evaluate.sources import Asked
 

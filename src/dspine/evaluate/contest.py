@@ -15,8 +15,8 @@ from typing import Any
 
 from dspine.decode.costbook import CostBook
 from dspine.decode.engine import Engine
+from dspine.decode.policy import Verify
 from dspine.decode.sampling import SamplingParams
-from dspine.decode.schedule import Verify
 from dspine.drafter.proposal import Drafter
 from dspine.evaluate.cuda_marks import CudaMarks
 from dspine.evaluate.load import serve
