@@ -21,7 +21,7 @@ def test_tables_file_and_json_say_the_same(bench, tmp_path):
     words = ("--concurrency", "1,2", "--runs", 2, "--predict", "1,4")
     told = bench(*words)
     assert told.exit_code == 0, told.stderr
-    for said in ("tokens /s", "spread", "T_verify", "draft/backbone", "verify/forward", "speed-up", "drafter"):
+    for said in ("tokens/s", "spread", "T_verify", "draft/backbone", "verify/forward", "speed-up", "drafter"):
         assert said in told.stdout
     report = parsed(bench(*words, "--json"))
     [path] = (tmp_path / "out").iterdir()

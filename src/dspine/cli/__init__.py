@@ -20,6 +20,7 @@ from dspine.cli.export import export
 from dspine.cli.generate import generate
 from dspine.cli.guard import Guarded
 from dspine.cli.info import info
+from dspine.cli.lab import lab
 from dspine.cli.regenerate import regenerate
 from dspine.cli.serve import serve
 from dspine.cli.train import train
@@ -33,7 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, generate, chat, serve, train, regenerate, bench, export, info):
+for command in (demo, generate, chat, serve, train, regenerate, bench, lab, export, info):
     app.command()(command)
 app.command("eval")(evaluate)
 app.add_typer(data, name="data")

@@ -12,7 +12,7 @@ import typer
 from dspine.cli import options as o
 from dspine.cli.bench_tables import show
 from dspine.cli.console import note, print_json
-from dspine.cli.models import SHIPPED_FOR, fastest_dtype, load_models, load_network
+from dspine.cli.models import SHIPPED_FOR, load_models, load_network
 from dspine.cli.prompts import CountOption, DataDirOption, HubOption, SplitOption, TasksOption, read_tasks
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _bench_here(
     names = {Path(name).name: name for name in drafters}
     if len(names) < len(drafters) or "plain" in names:
         raise typer.BadParameter("two drafters have one name, or one is called plain: rename a folder")
-    loaded, _ = load_models(target, None, dtype=dtype or fastest_dtype(device), device=device)
+    loaded, _ = load_models(target, None, dtype=dtype, device=device)
     networks = {short: load_network(name, loaded, thinking=False) for short, name in names.items()}
 
     from dspine.checkpoint import drafter_digest

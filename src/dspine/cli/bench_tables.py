@@ -32,8 +32,8 @@ def show(measured_on: Mapping[str, Any], lines: Sequence[Line]) -> None:
 
 def _throughput(lines: Sequence[Line]) -> Table:
     table = _table("Output tokens a second, the median of the runs; times are those of the same runs")
-    for column in ("tokens /s", "ratio", "spread", "first ms", "gap ms", "token ms", "tau"):
-        table.add_column(column, justify="right", min_width=9 if column == "spread" else 4)
+    for column in ("tokens/s", "ratio", "spread", "first ms", "gap ms", "token ms", "tau"):
+        table.add_column(column, justify="right", no_wrap=True)
     ratios = {(line["concurrency"], line["who"]): line for line in lines if line["kind"] == "ratio"}
     runs: dict[tuple[int, str], list[Line]] = {}
     for line in lines:
@@ -94,8 +94,8 @@ def _predictions(lines: Iterable[Line]) -> Table:
 
 def _table(title: str) -> Table:
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("at once", justify="right", min_width=4)
-    table.add_column("who", overflow="fold", min_width=10)
+    table.add_column("at once", justify="right")
+    table.add_column("who", overflow="fold")
     return table
 
 

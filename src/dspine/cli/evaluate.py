@@ -13,7 +13,7 @@ from rich.table import Table
 
 from dspine.cli import options as o
 from dspine.cli.console import complain, note, print_json, results
-from dspine.cli.models import SHIPPED_FOR, fastest_dtype, load_models
+from dspine.cli.models import SHIPPED_FOR, load_models
 from dspine.cli.prompts import (
     CountOption,
     DataDirOption,
@@ -88,7 +88,7 @@ def evaluate(
         for t in o.numbers(temperature, "--temperature")
     ]
     asked = read_tasks(tasks, data_dir=data_dir, hub=hub, split=split, count=count)
-    loaded, network = load_models(target, chosen, dtype=dtype or fastest_dtype(device), device=device, thinking=False)
+    loaded, network = load_models(target, chosen, dtype=dtype, device=device, thinking=False)
 
     from dspine.checkpoint import drafter_digest
     from dspine.decode.engine import Engine

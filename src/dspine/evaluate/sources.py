@@ -109,7 +109,7 @@ def _loader() -> Callable[..., Iterable[dict[str, Any]]]:
 
 def _loaded(hub: Hub, load: Callable[..., Iterable[dict[str, Any]]]) -> Iterable[dict[str, Any]]:
     if hub.files:
-        return load("json", data_files=[f"hf://datasets/{hub.path}/{file}" for file in hub.files], split=hub.split)
+        return load("json", data_files=f"hf://datasets/{hub.path}/{hub.files}", split=hub.split)
     return load(hub.path, hub.config, split=hub.split)
 
 

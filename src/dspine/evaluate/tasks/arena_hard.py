@@ -16,5 +16,5 @@ TASK = Task(
     name="arena_hard",
     file="arena_hard.jsonl",
     wording=as_it_is,
-    hub=Hub("lmarena-ai/arena-hard-auto", "train", _from_hub, files=("data/arena-hard-v0.1/question.jsonl",)),
+    hub=Hub("lmarena-ai/arena-hard-auto", "train", _from_hub, files="data/arena-hard-v0.1/question.jsonl"),
 )

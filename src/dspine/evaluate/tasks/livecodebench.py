@@ -13,7 +13,6 @@ EXPERT = (
     "correct Python program that matches the specification and passes all tests. You will NOT return anything except "
     "for the program."
 )
-FILES = ("test.jsonl", *(f"test{release}.jsonl" for release in range(2, 7)))
 STARTER = (
     "You will use the following starter code to write the solution to the problem and enclose your code within "
     "delimiters."
@@ -43,5 +42,5 @@ TASK = Task(
     name="livecodebench",
     file="livecodebench.jsonl",
     wording=_wording,
-    hub=Hub("livecodebench/code_generation_lite", "train", _from_hub, files=FILES),
+    hub=Hub("livecodebench/code_generation_lite", "train", _from_hub, files="test*.jsonl"),
 )

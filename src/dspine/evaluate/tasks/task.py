@@ -20,14 +20,14 @@ class Hub:
 
     path, config, split: as `datasets.load_dataset` takes them.
     row: a record of it, and its place from 0 on, as a row with the id that local files give it.
-    files: for a folder of JSON files without a loader of its own: which of them, in the order of their rows.
+    files: for a folder of JSON files without a loader of its own: which of them.
     """
 
     path: str
     split: str
     row: Callable[[Record, int], Row]
     config: str | None = None
-    files: tuple[str, ...] = ()
+    files: str | None = None
 
 
 @dataclass(frozen=True)

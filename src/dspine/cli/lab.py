@@ -1,0 +1,79 @@
+"""`dspine lab`: the drafters of several methods trained at one budget and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dspine.cli import options as o
+from dspine.cli.console import answer, note, print_json
+from dspine.cli.heavy import uncollected
+from dspine.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dspine.lab.table import Line
+
+
+def lab(
+    recipe: Annotated[
+        str, typer.Argument(help="A DSpine recipe whose `ablation` names the other drafters; a file or a shipped name.")
+    ] = "nano-lab",
+    drafters: Annotated[
+        str | None,
+        typer.Option(metavar="NAME[,NAME...]", help="Which of the recipe's drafters; dspine is always among them."),
+    ] = None,
+    seeds: Annotated[str, typer.Option(metavar="N[,N...]", help="Train every drafter with each of these.")] = "0",
+    budget: Annotated[
+        int | None, typer.Option(min=1, metavar="STEPS", help="Steps of every training.", show_default="the recipe's")
+    ] = None,
+    figures: Annotated[bool, typer.Option("--figures/--no-figures", help="Save pictures beside the table.")] = True,
+    overrides: o.SetOption = None,
+    as_json: o.JsonOption = False,
+) -> None:
+    """Train the drafters of several methods at one budget, measure them on held-out prompts, and print the table.
+
+    The same answers of the target in the same order, steps, backbone and number of candidates for all; greedy and
+    sampled acceptance by family of prompts, the time of a round and the speed beside plain decoding. What is done is
+    kept: the same command goes on after an interrupt, and more seeds are added to those that are there.
+
+    Examples:
+
+        dspine lab
+
+        dspine lab --drafters dflash,dflash2 --budget 200
+
+        dspine lab nano-lab --seeds 0,1,2 --json
+    """
+    with uncollected():
+        from dspine.lab.comparison import compare
+        from dspine.lab.table import as_json as told
+        from dspine.lab.table import as_markdown, lines_of
+
+        if figures:
+            draw = _drawing()
+    wanted = [name.strip() for name in drafters.split(",")] if drafters is not None else None
+    numbers = [int(number) for number in o.numbers(seeds, "--seeds")]
+    comparison = compare(recipe, drafters=wanted, seeds=numbers, steps=budget, overrides=overrides or [])
+    if comparison is None:
+        raise typer.Exit(130)
+    lines = lines_of(comparison)
+    if as_json:
+        print_json(told(comparison, lines))
+    else:
+        answer(as_markdown(lines))
+    if figures:
+        for path in draw(lines, comparison.folder):
+            note(f"figure: {path}")
+
+
+def _drawing() -> Callable[[Sequence[Line], Path], list[Path]]:
+    try:
+        from dspine.lab.figures import draw
+    except ImportError as error:
+        raise ConfigError(
+            f"no figures without {error.name}", "pip install 'dspine[eval]', or leave them out: --no-figures"
+        ) from error
+    return draw
