@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dspine.errors import DataError
-from dspine.evaluate.results import ACCEPTANCE, ResultFile, digest_of, read_results
+from dspine.evaluate.results import ACCEPTANCE, ResultFile, digest_of, file_name, read_results
 
 
 def test_results_of_one_head_are_merged_and_of_another_not(tmp_path):
@@ -35,3 +35,7 @@ def test_another_kind_of_file_is_left_alone(tmp_path):
 def test_a_head_has_one_name():
     assert digest_of({"a": 1, "b": (1.0, None)}) == digest_of({"b": [1.0, None], "a": 1})
     assert digest_of({"a": 1}) != digest_of({"a": 2})
+
+
+def test_names_of_files_hold_no_paths():
+    assert file_name("a/b:c d=0.5") == "a-b-c-d-0.5"

@@ -10,7 +10,7 @@ from dspine.errors import DataError
 from dspine.evaluate.prompts import TaskPrompt, texts_digest
 from dspine.evaluate.rows import Row, read_rows
 from dspine.evaluate.sandbox import ends_well
-from dspine.evaluate.sources import Source, hub_rows, task_prompts
+from dspine.evaluate.sources import Asked, Source, hub_rows, mixed, task_prompts
 from dspine.evaluate.tasks import TASKS, find_task
 
 # What the hub has for each set, in its own columns.
@@ -164,3 +164,9 @@ def test_unknown_names_are_answered_with_the_known_ones(tmp_path):
         Source("folder", tmp_path).rows(find_task("gsm8k"))
     with pytest.raises(DataError, match="is named like the benchmark"):
         find_task(str(tmp_path / "gsm8k.jsonl"))
+
+
+def test_a_mixture_takes_one_of_each_task_in_turn():
+    prompts = {name: [TaskPrompt(f"{name}{i}", "?") for i in range(count)] for name, count in (("a", 3), ("b", 1))}
+    tasks = [Asked(find_task("gsm8k"), "samples", each) for each in prompts.values()]
+    assert [prompt.id for prompt in mixed(tasks)] == ["a0", "b0", "a1", "a2"]

@@ -24,6 +24,7 @@ from dspine.evaluate.answers import AnswerFile, AnswerRecord
 from dspine.evaluate.collect import Question, collect
 from dspine.evaluate.margin import first_margin
 from dspine.evaluate.prompts import TaskPrompt, texts_digest
+from dspine.evaluate.results import file_name
 from dspine.evaluate.sources import Asked
 from dspine.evaluate.summary import Summary, summarise
 from dspine.progress import Meter
@@ -118,7 +119,7 @@ class Measurement:
         who = "plain" if drafter is None else drafter[:12]
         verify = "" if drafter is None or self.verify == "full" else f"-verify-{str(self.verify).replace(':', '-')}"
         dtype = str(self.target.dtype).removeprefix("torch.")
-        return f"{who}-{dtype}-t{params.temperature:g}-{params.max_new_tokens}{verify}"
+        return file_name(f"{who}-{dtype}-t{params.temperature:g}-{params.max_new_tokens}{verify}")
 
     def answers(
         self, engine: Engine, drafter: str | None, tasks: Sequence[Asked], params: SamplingParams

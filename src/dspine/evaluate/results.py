@@ -73,6 +73,11 @@ class ResultFile:
         write_aside(self.path, data.encode())
 
 
+def file_name(text: str) -> str:
+    """A text as part of a file's name: letters, digits, points and hyphens."""
+    return "".join(character if character.isalnum() or character in "-." else "-" for character in text)
+
+
 def digest_of(measured_on: Mapping[str, Any]) -> str:
     """First 8 hex digits of the sha256 of a head, to name a file by."""
     return sha256(json.dumps(finite(measured_on), sort_keys=True).encode()).hexdigest()[:8]

@@ -12,7 +12,7 @@ from typing import Any
 
 from dspine.evaluate.contest import Contest, run_key
 from dspine.evaluate.endpoint import Endpoint, serve_from
-from dspine.evaluate.results import THROUGHPUT, ResultFile, digest_of
+from dspine.evaluate.results import THROUGHPUT, ResultFile, digest_of, file_name
 from dspine.progress import say
 
 SERVER = "server"
@@ -21,8 +21,8 @@ WARM_UP_TOKENS = 8
 
 def result_file(out: Path, name: str, measured_on: Mapping[str, Any]) -> ResultFile:
     """The file of such a measurement in a folder: one for every head."""
-    safe = "".join(character if character.isalnum() or character in "-." else "-" for character in name)
-    return ResultFile(out / f"throughput-{safe}-{digest_of(measured_on)}.jsonl", THROUGHPUT, measured_on)
+    path = out / f"throughput-{file_name(name)}-{digest_of(measured_on)}.jsonl"
+    return ResultFile(path, THROUGHPUT, measured_on)
 
 
 def measure_contest(contest: Contest, levels: Sequence[int], foreseen: Sequence[int], file: ResultFile) -> None:
