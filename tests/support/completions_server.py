@@ -26,6 +26,7 @@ class CompletionsServer(ThreadingHTTPServer):
     bodies: of all requests that came in; keys: their Authorization headers.
     most: requests that were under way at once; together: the first answer waits until so many are.
     ids: whether answers carry token ids as vLLM's do, made by this function of the text.
+    refused: names of fields that requests with them are refused for, one at a time.
     gate: requests wait until it is set; held_after: it closes behind so many.
     """
 
@@ -39,6 +40,7 @@ class CompletionsServer(ThreadingHTTPServer):
         self.keys: list[str | None] = []
         self.headers: dict[str, str] = {}
         self.ids: Any = None
+        self.refused: list[str] = []
         self.finish = "stop"
         self.held_after: int | None = None
         self.gate = Event()
@@ -90,7 +92,10 @@ class _Handler(BaseHTTPRequestHandler):
                 server.under_way -= 1
 
     def _answer(self, body: dict[str, Any], fault: int | str | None) -> None:
-        if fault == "close":
+        unknown = [name for name in self.server.refused if name in body]
+        if unknown:
+            self._send(400, {"error": {"message": f"unknown parameter: {unknown[0]}"}})
+        elif fault == "close":
             self.close_connection = True
             self.connection.close()
         elif fault == "text":

@@ -71,7 +71,11 @@ def test_rows_are_the_servers_answers_to_ids_rendered_here(target, served, tmp_p
     assert served.most == 3
     body = served.bodies[0]
     assert (body["model"], body["max_tokens"], body["temperature"], body["top_p"]) == ("served", CAP, 0.0, 1.0)
-    assert (body["top_k"], body["min_p"], body["repetition_penalty"]) == (-1, 0.0, 1.0)  # said, so that no default acts
+    assert (body["top_k"], body["min_p"], body["repetition_penalty"]) == (
+        320,
+        0.0,
+        1.0,
+    )  # said, so that no default acts
     assert "seed" not in body
 
 
@@ -140,6 +144,16 @@ def test_what_the_server_refuses_is_told_at_once(target, served, tmp_path):
     with pytest.raises(DataError, match=r"refuses with HTTP 400: .*fault 400"):
         run(target, served, tmp_path / "r.jsonl", concurrency=1)
     assert len(served.bodies) == 1
+
+
+def test_a_strict_server_is_asked_without_extensions(target, served, tmp_path):
+    served.refused = ["skip_special_tokens", "return_token_ids"]
+    assert run(target, served, tmp_path / "r.jsonl").written == 12
+    assert not {"skip_special_tokens", "return_token_ids"} & served.bodies[-1].keys()
+    assert len(served.bodies) <= 12 + 2 * 3  # those that were under way before the first refusals came in
+    served.refused.append("temperature")
+    with pytest.raises(DataError, match="unknown parameter: temperature"):
+        run(target, served, tmp_path / "s.jsonl")
 
 
 def test_a_kill_loses_no_row_and_makes_none_twice(target, served, tmp_path):

@@ -10,7 +10,7 @@ import typer
 
 from dspine.cli import options as o
 from dspine.cli.console import answer, note, print_json
-from dspine.cli.models import open_models
+from dspine.cli.models import Models, open_models
 
 if TYPE_CHECKING:
     from dspine.train.regenerate import Summary
@@ -106,8 +106,7 @@ def regenerate(
         from dspine.train.server import Server
 
         asked = read_prompts(prompts)
-        device = "cpu" if server else None
-        models = open_models(target, drafter, dtype=dtype, thinking=thinking, device=device)
+        models = _open(target, drafter, dtype, thinking, served=server is not None)
         summary = answer_all(
             models.target,
             asked,
@@ -135,11 +134,16 @@ def _by_recipe(path: str, overrides: list[str], drafter: str | None, dtype: o.Dt
         dtype = o.Dtype(recipe.dtype)
     if recipe.data.server is not None and drafter is not None:
         raise typer.BadParameter("the recipe has data.server, which drafts by itself: leave --drafter out")
-    device = "cpu" if recipe.data.server else None
-    models = open_models(
-        recipe.target, drafter or recipe.data.drafter, dtype=dtype, thinking=recipe.data.thinking, device=device
-    )
+    chosen, thinking = drafter or recipe.data.drafter, recipe.data.thinking
+    models = _open(recipe.target, chosen, dtype, thinking, served=recipe.data.server is not None)
     return answer_prompts(recipe, asked, models.target, models.network)
+
+
+def _open(target: str, drafter: str | None, dtype: o.Dtype | None, thinking: bool, *, served: bool) -> Models:
+    """The models; of a target that a server answers for, tokenizer and head alone matter: small, and off its GPU."""
+    if served:
+        return open_models(target, None, dtype=dtype or o.Dtype.bfloat16, thinking=thinking, device="cpu")
+    return open_models(target, drafter, dtype=dtype, thinking=thinking)
 
 
 def _report(summary: Summary, as_json: bool) -> None:

@@ -26,6 +26,8 @@ PASSING = (408, 409, 425, 429, 500, 502, 503, 504)  # states of a server that ma
 FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0  # seconds before a second try, and before any
 SEEDS = 2**31  # servers keep a seed in 32 bits
 SENT = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+# Extensions of SGLang's and vLLM's that leave the law alone: a server that refuses one by name is asked without it.
+EXTENSIONS = {"skip_special_tokens": False, "return_token_ids": True}
 UNSENT = ("logit_bias", "min_new_tokens")
 
 
@@ -93,6 +95,7 @@ class _Asking:
 
     def __init__(self, server: Server, target: Target) -> None:
         self.server, self.target = server, target
+        self.extensions: dict[str, bool] = dict(EXTENSIONS)
         self.limit = min(target.context_limit, self._served_length() or target.context_limit)
 
     def answers(
@@ -167,9 +170,7 @@ class _Asking:
             "prompt": question.prompt_ids,
             "max_tokens": min(params.max_new_tokens, room),
             **{name: getattr(params, name) for name in SENT},
-            "top_k": params.top_k or -1,
-            "skip_special_tokens": False,
-            "return_token_ids": True,
+            "top_k": params.top_k or self.target.vocab_size,  # "off" is 0 to some servers and -1 to others
             **seed,
         }
 
@@ -194,12 +195,16 @@ class _Asking:
         return max(drawn, min(asked or 0.0, LONGEST_WAIT))
 
     async def _post(self, client: httpx.AsyncClient, body: dict[str, Any]) -> Any:
+        sent = dict(self.extensions)
         try:
-            response = await client.post(self._at("completions"), json=body)
+            response = await client.post(self._at("completions"), json=body | sent)
         except httpx.TransportError as error:
             raise _Passing(str(error) or type(error).__name__) from error
         if response.status_code in PASSING:
             raise _Passing(f"HTTP {response.status_code}", _seconds(response.headers.get("Retry-After")))
+        if refused := {name for name in sent if response.is_error and name in response.text}:
+            self.extensions = {name: value for name, value in self.extensions.items() if name not in refused}
+            return await self._post(client, body)
         if response.is_error:
             said = " ".join(response.text.split())[:300]
             raise DataError(f"{self.server.url} refuses with HTTP {response.status_code}: {said}")
