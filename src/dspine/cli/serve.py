@@ -48,6 +48,14 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    inspect: Annotated[
+        bool,
+        typer.Option(
+            "--inspect",
+            help="Also serve a page that shows an answer round by round, beside plain decoding.",
+            rich_help_panel=SERVER,
+        ),
+    ] = False,
     slots: Annotated[int, typer.Option(min=1, help="Answers in progress at once.", rich_help_panel=LIMITS)] = 8,
     queue: Annotated[
         int, typer.Option(min=0, help="Answers that may wait for a slot; more get a 429.", rich_help_panel=LIMITS)
@@ -72,14 +80,19 @@ def serve(
 
         dspine serve
 
+        dspine serve --inspect
+
         DSPINE_API_KEY=... dspine serve --host 0.0.0.0 --port 8080 --slots 16
     """
     key = _read_key(api_key_file)
     chosen = choose_drafter(target, drafter, no_drafter)
+    if inspect and chosen is None:
+        raise typer.BadParameter("--inspect shows what a drafter does, and there is none; name one with --drafter")
     verified = o.verify_choice(verify, not no_drafter)
     _check_installed()
 
     with waiting("Starting"), uncollected():
+        from dspine.decode.engine import Engine
         from dspine.serve.http import server
         from dspine.serve.http.limits import Limits
 
@@ -99,16 +112,19 @@ def serve(
         note(f"no drafter is shipped for {target}: decoding plainly; name one with --drafter")
     if key is None and not _loopback(host):
         note(f"warning: anybody who reaches {host} may use this server; set {KEY} to ask for a key")
+    plain = Engine(models.target, max_batch=1) if inspect else None
     with waiting("Warming up"):
         server.warm_up(models.engine, slots)
     where = models.measured_on()
-    served = server.Served(models.target, models.engine, name or target, where, thinking)
+    served = server.Served(models.target, models.engine, name or target, where, plain, thinking)
     app = server.build(served, limits, key)
     url = f"http://{_in_url(host)}:{taken.getsockname()[1]}"
     note(
         f"{served.name}, drafter {where['drafter'] or 'none'}, {where['dtype']} on {where['device']}, {slots} slots; "
         "Ctrl-C stops"
     )
+    if inspect:
+        note(f"look at answers: {url}/inspect/")
     server.serve(taken, app, limits, lambda: answer(f"{url}/v1\n"))
 
 

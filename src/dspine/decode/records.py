@@ -32,6 +32,13 @@ class RoundRecord:
         """Candidates that reached the output; the other proposed ones were in vain."""
         return min(self.accepted, self.kept)
 
+    @property
+    def reached(self) -> int:
+        """Candidates whose predecessors all stood: those that landed, and the first that fell."""
+        # Behind the token that ended the answer nothing was reached.
+        inside = self.kept if self.kept <= self.accepted else self.proposed
+        return min(inside, self.landed + 1)
+
 
 @dataclass(frozen=True, slots=True)
 class Logprob:

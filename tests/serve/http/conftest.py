@@ -46,9 +46,11 @@ def make_engine(target: Target) -> Callable[..., Engine]:
 
 
 @contextmanager
-def running(target: Target, engine: Engine, limits: Limits, **options: Any) -> Iterator[Running]:
+def running(
+    target: Target, engine: Engine, limits: Limits, *, key: str | None = None, plain: Engine | None = None
+) -> Iterator[Running]:
     """Serve until the block ends."""
-    app = build(Served(target, engine, "nano", {"target": "nano"}), limits, **options)
+    app = build(Served(target, engine, "nano", {"target": "nano"}, plain), limits, key)
     taken = bind("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=5))
     started = threading.Event()

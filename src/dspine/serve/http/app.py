@@ -15,16 +15,18 @@ from dspine import __version__
 from dspine.serve.http import faults
 from dspine.serve.http.bodies import ChatForm, CompletionForm, Form
 from dspine.serve.http.door import OPEN_PATHS, BodyLimit, KeyCheck, StatusCount
+from dspine.serve.http.inspection import PAGE_PATHS, add_page
 from dspine.serve.http.replies import EventReply, chunks, whole_reply
 from dspine.serve.http.requests import Asked, ChatRequest, CompletionRequest
 from dspine.serve.http.service import Call, Service
 
 
-def make_app(service: Service, key: str | None = None) -> FastAPI:
+def make_app(service: Service, key: str | None = None, *, inspect: bool = False) -> FastAPI:
     """The application.
 
     Args:
         key: what clients have to show; None: nothing.
+        inspect: whether there is the page that shows answers round by round; the thread has a lane "plain" then.
     """
     # FastAPI's own pages fetch their scripts from elsewhere; /openapi.json says the same.
     app = FastAPI(title="dspine", version=__version__, docs_url=None, redoc_url=None)
@@ -32,11 +34,13 @@ def make_app(service: Service, key: str | None = None) -> FastAPI:
     faults.install(app)
     app.add_middleware(BodyLimit, limit=service.limits.body_bytes)
     if key is not None:
-        app.add_middleware(KeyCheck, key=key, open_paths=OPEN_PATHS)
+        app.add_middleware(KeyCheck, key=key, open_paths=(*OPEN_PATHS, *(PAGE_PATHS if inspect else ())))
     app.add_middleware(StatusCount, metrics=service.metrics)
     _add_answers(app, service)
     _add_models(app, service)
     _add_state(app, service)
+    if inspect:
+        add_page(app, service)
     return app
 
 

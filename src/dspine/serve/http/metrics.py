@@ -98,9 +98,7 @@ class Metrics:
         self._pooled[1] += 1
         self._proposed.inc(record.proposed)
         self._landed.inc(record.landed)
-        # Behind the token that ended the answer nothing was reached.
-        last = record.kept if record.kept <= record.accepted else record.proposed
-        for place in range(1, min(last, record.landed + 1) + 1):
+        for place in range(1, record.reached + 1):
             self._reached.labels(str(place)).inc()
         for place in range(1, record.landed + 1):
             self._accepted.labels(str(place)).inc()

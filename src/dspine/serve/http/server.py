@@ -6,7 +6,6 @@ Ctrl-C stops at once. The address is taken before the models are loaded, so that
 
 from __future__ import annotations
 
-import hashlib
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -17,7 +16,6 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from dspine import __version__
 from dspine.decode.engine import Engine
 from dspine.decode.sampling import SamplingParams
 from dspine.errors import ConfigError
@@ -40,6 +38,7 @@ class Served:
     engine: answers; its `max_batch` is the number of slots.
     name: what clients call the model.
     measured_on: what an answer depends on beside the request, for its fingerprint.
+    plain: decodes beside it, for the page that shows answers round by round; None: no such page.
     thinking: whether the chat template is asked to let the model think.
     """
 
@@ -47,6 +46,7 @@ class Served:
     engine: Engine
     name: str
     measured_on: Mapping[str, object]
+    plain: Engine | None = None
     thinking: bool = False
 
 
@@ -72,18 +72,19 @@ def bind(host: str, port: int) -> socket.socket:
 def build(served: Served, limits: Limits, key: str | None = None) -> FastAPI:
     """The application over an engine; its thread starts and ends with the application."""
     metrics = Metrics()
+    lanes = {"main": served.engine} | ({} if served.plain is None else {"plain": served.plain})
     service = Service(
         target=served.target,
-        thread=EngineThread({"main": served.engine}, metrics),
+        thread=EngineThread(lanes, metrics),
         gate=Gate(limits),
         limits=limits,
         metrics=metrics,
         vocabulary=Vocabulary(served.target.tokenizer),
         name=served.name,
-        fingerprint=_fingerprint(served.measured_on),
+        measured_on=served.measured_on,
         thinking=served.thinking,
     )
-    app = make_app(service, key)
+    app = make_app(service, key, inspect=served.plain is not None)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -146,8 +147,3 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._gate.closed = True
         super().handle_exit(sig, frame)
-
-
-def _fingerprint(facts: Mapping[str, object]) -> str:
-    text = "\n".join(f"{key}={facts[key]}" for key in sorted(facts))
-    return "fp_" + hashlib.sha256(f"{__version__}\n{text}".encode()).hexdigest()[:12]

@@ -6,9 +6,12 @@ One rule: whoever opens a call closes it. Closing aborts what has not ended and 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
+from dspine import __version__
 from dspine.decode.records import Completion
 from dspine.decode.sampling import SamplingParams
 from dspine.serve.http.faults import refused
@@ -71,7 +74,7 @@ class Service:
     """What the routes have at hand.
 
     name: what clients call the model.
-    fingerprint: of everything that an answer depends on beside the request.
+    measured_on: everything that an answer depends on beside the request, by name.
     thinking: whether the chat template is asked to let the model think.
     """
 
@@ -82,8 +85,14 @@ class Service:
     metrics: Metrics
     vocabulary: Vocabulary
     name: str
-    fingerprint: str
+    measured_on: Mapping[str, object]
     thinking: bool = False
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A short name of all that an answer depends on beside the request."""
+        facts = "\n".join(f"{name}={self.measured_on[name]}" for name in sorted(self.measured_on))
+        return "fp_" + hashlib.sha256(f"{__version__}\n{facts}".encode()).hexdigest()[:12]
 
     async def open(self, jobs: Sequence[Job]) -> Call:
         """Let a request in and hand its choices to the engine.

@@ -1,0 +1,148 @@
+"""The page that shows an answer round by round: its events, its files, and itself in a browser."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from tests.serve.http.conftest import QUESTIONS, running
+
+from dspine.decode.engine import Engine
+from dspine.decode.records import RoundRecord
+from dspine.decode.sampling import SamplingParams
+from dspine.serve.http.inspection import kinds
+from dspine.serve.http.limits import Limits
+from dspine.target.chat import render
+
+
+@pytest.fixture(scope="module")
+def page(target, make_engine) -> Iterator[str]:
+    """Address of a server with the page."""
+    plain = Engine(target, max_batch=1)
+    with running(target, make_engine(max_batch=2), Limits(slots=2, max_tokens=256), plain=plain) as it:
+        yield it.url
+
+
+@pytest.mark.parametrize(
+    ("record", "wanted"),
+    [
+        (RoundRecord(3, 1, 2), ["accepted", "corrected"]),
+        (RoundRecord(3, 0, 1), ["corrected"]),
+        (RoundRecord(3, 3, 4), ["accepted", "accepted", "accepted", "bonus"]),
+        (RoundRecord(3, 3, 3), ["accepted", "accepted", "accepted"]),  # cut before the bonus
+        (RoundRecord(3, 2, 1), ["accepted"]),
+        (RoundRecord(0, 0, 1), ["plain"]),
+    ],
+)
+def test_what_a_token_is(record, wanted):
+    assert kinds((record,), record.kept) == wanted
+
+
+def test_the_tokens_of_the_prefill_are_first():
+    assert kinds((), 1) == ["first"]
+
+
+def events(url: str, **asked) -> list[dict]:
+    response = httpx.post(f"{url}/inspect/answer", json=asked, timeout=60)
+    assert response.status_code == 200, response.text
+    return [json.loads(line.removeprefix("data: ")) for line in response.text.splitlines() if line]
+
+
+def test_the_events_tell_the_engines_answer(page, target, make_engine):
+    prompt = render(target, [{"role": "user", "content": QUESTIONS[2]}])
+    [wanted] = make_engine(max_batch=1).generate([prompt], SamplingParams(max_new_tokens=40))
+    *told, end = events(page, prompt=QUESTIONS[2], max_tokens=40)
+    assert end == {"end": True, "same": True}
+    for name in ("main", "plain"):
+        mine = [each for each in told if each["lane"] == name]
+        text = "".join(token["text"] for each in mine for token in each["tokens"])
+        assert text.startswith(wanted.text)
+        assert sum(len(each["tokens"]) for each in mine) == len(wanted.token_ids)
+        clock = [each["seconds"] for each in mine]
+        assert clock == sorted(clock)
+        assert mine[-1]["finish"] == wanted.finish_reason
+    rounds = [each for line in told if line["lane"] == "main" for each in line["rounds"]]
+    assert [(each["proposed"], each["kept"]) for each in rounds] == [(r.proposed, r.kept) for r in wanted.rounds]
+    marks = {token["kind"] for line in told if line["lane"] == "plain" for token in line["tokens"]}
+    assert marks == {"first", "plain"}
+
+
+def test_sampled_and_alone(page):
+    *told, end = events(page, prompt="Hello", temperature=0.9, seed=4, max_tokens=6, plain=False)
+    assert end["same"] is None
+    assert {each["lane"] for each in told} == {"main"}
+
+
+def test_files(page):
+    for name, kind in (("", "text/html"), ("inspect.js", "text/javascript"), ("inspect.css", "text/css")):
+        response = httpx.get(f"{page}/inspect/{name}")
+        assert response.headers["content-type"].startswith(kind)
+        assert "default-src 'self'" in response.headers["content-security-policy"]
+        assert "http://" not in response.text
+    assert httpx.get(f"{page}/inspect/../service.py").status_code == 404
+    assert httpx.get(page, follow_redirects=True).url.path == "/inspect/"
+    assert httpx.get(f"{page}/inspect/info").json()["target"] == "nano"
+
+
+def test_refusals(page):
+    for asked in ({"prompt": ""}, {"prompt": "x", "max_tokens": 257}, {"prompt": "x", "n": 2}):
+        assert httpx.post(f"{page}/inspect/answer", json=asked).status_code == 400
+
+
+def test_without_it_there_is_no_page(server):
+    assert httpx.get(f"{server.url}/inspect/").status_code == 404
+
+
+@pytest.fixture
+def browser(tmp_path):
+    """Headless Chromium."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: pip install selenium")
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("no chromium here; Debian's packages are chromium and chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    quiet = ("gpu", "quic", "background-networking", "component-update", "sync")
+    for word in ("headless", "no-sandbox", "no-first-run", *(f"disable-{each}" for each in quiet)):
+        options.add_argument(f"--{word}")
+    options.add_argument(f"--user-data-dir={tmp_path}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    it = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield it
+    it.quit()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1200, 360])
+def test_in_a_browser(page, browser, width):
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    def text(selector: str) -> str:
+        return browser.find_element("css selector", selector).text
+
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    )
+    browser.get(page)
+    browser.find_element("id", "prompt").clear()
+    browser.find_element("id", "prompt").send_keys(QUESTIONS[2])
+    browser.find_element("id", "run").click()
+    WebDriverWait(browser, 60).until(lambda _: text("#status").startswith("Done"))
+    assert text("#status") == "Done. Both answers are the same, token for token."
+    *told, _ = events(page, prompt=QUESTIONS[2], max_tokens=128)
+    mine = [each for each in told if each["lane"] == "main"]
+    for kind in ("first", "accepted", "corrected", "bonus", "plain"):
+        wanted = sum(token["kind"] == kind for each in mine for token in each["tokens"])
+        assert len(browser.find_elements("css selector", f"#answer-main .{kind}")) == wanted
+    assert len(browser.find_elements("css selector", "#answer-main .round")) == len(mine)
+    rounds = [each for line in mine for each in line["rounds"]]
+    assert text("#tau") == f"{sum(r['kept'] for r in rounds) / len(rounds):.2f}"
+    first = browser.find_element("css selector", "#places tbody tr").text
+    reached = sum(r["reached"] >= 1 for r in rounds)
+    assert f"{sum(r['landed'] >= 1 for r in rounds)} of {reached}" in first
+    assert float(text("#speed-main")) > 0
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    assert browser.get_log("browser") == []
