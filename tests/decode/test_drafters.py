@@ -8,13 +8,16 @@ import pytest
 import torch
 from tests.support.markov import TOKENS, fit, marginals
 from tests.support.network_toy import NetworkToy
-from tests.support.parallel import over, small
+from tests.support.parallel import OWN, over, small
 from tests.support.tiny_target import tiny_target
 
 from dspine.decode.engine import Engine
 from dspine.decode.sampling import SamplingParams
+from dspine.drafter.config import ParallelConfig
+from dspine.drafter.registry import KINDS
 from dspine.target.model import Target
 
+PARALLEL = [kind for kind in OWN if issubclass(KINDS[kind].config, ParallelConfig)]
 RESTRICTED = torch.arange(0, 320, 2)
 DRAFTERS = {
     "dflash": ("dflash", {}),
@@ -65,6 +68,22 @@ def test_nothing_changes_but_the_number_of_rounds(target: Target, kind: str, siz
     together = Engine(target, drafter).generate(PROMPTS, sampled)
     alone = [Engine(target, drafter, prefill_chunk=3).generate([p], sampled)[0] for p in PROMPTS]
     assert [(c.token_ids, c.rounds) for c in together] == [(c.token_ids, c.rounds) for c in alone]
+
+
+@pytest.mark.parametrize("candidates", [1, 3, 7, 15])
+@pytest.mark.parametrize("kind", OWN)
+def test_any_number_of_candidates_gives_the_plain_tokens(target: Target, kind: str, candidates: int) -> None:
+    """Caps that end inside a block, and an end token that plain decoding comes upon."""
+    first = KINDS[kind].config().logits_start if kind in PARALLEL else 1
+    rows = max(candidates + first, 2)  # of DFlash's family, one row is no block
+    drafter = over(target, kind, target_layer_ids=(0, 1, 2), block_size=rows)
+    assert drafter.candidates == max(candidates, 2 - first)
+    plain = Engine(target).generate(PROMPTS, SamplingParams(max_new_tokens=11))
+    end = plain[0].token_ids[5]
+    for params in (SamplingParams(max_new_tokens=11), SamplingParams(max_new_tokens=11, stop_token_ids=(end,))):
+        wanted = Engine(target).generate(PROMPTS, params)
+        drafted = Engine(target, drafter, max_batch=3).generate(PROMPTS, params)
+        assert [c.token_ids for c in drafted] == [c.token_ids for c in wanted]
 
 
 @pytest.mark.parametrize("params", LAWS.values(), ids=LAWS.keys())
