@@ -174,7 +174,7 @@ class DrafterRecipe(Section):
     projection_size: int | None = Field(default=None, gt=0)  # domino
     markov_rank: int | None = Field(default=None, gt=0)  # dspark
     markov_head: Literal["vanilla", "gated", "rnn"] | None = None  # dspark
-    confidence: bool | None = None  # dspark
+    confidence: bool | None = None  # a head that estimates how likely each candidate is to be accepted
     confidence_with_markov: bool | None = None  # dspark
     tabulated: int | None = Field(default=None, ge=0)  # dspark
     conv_taps: int | None = Field(default=None, gt=0)  # dflash2

@@ -43,6 +43,22 @@ def test_there_and_back(target: Target, tmp_path: Path, kind: str, ids: torch.Te
     assert (said.layout, said.training, said.target.head_sha256) == ("dspine", {"steps": 3}, target.head_digest)
 
 
+@pytest.mark.parametrize("kind", OWN)
+def test_a_confidence_comes_along_and_older_files_have_none(target: Target, tmp_path: Path, kind: str) -> None:
+    drafter = saved(target, kind, tmp_path / "d", confidence=True)
+    back = load_drafter(tmp_path / "d", target, packed=False)
+    assert back.confident
+    assert all(torch.equal(value, back.state_dict()[name]) for name, value in drafter.state_dict().items())
+    if kind == "dspark":  # which always had the choice
+        return
+    saved(target, kind, tmp_path / "old", confidence=False)
+    config = tmp_path / "old" / "config.json"
+    said = json.loads(config.read_text())
+    assert said["drafter_config"].pop("confidence") is False
+    config.write_text(json.dumps(said))
+    assert not load_drafter(tmp_path / "old", target).confident
+
+
 def test_half_precision_is_rounded_once(target: Target, tmp_path: Path) -> None:
     drafter = saved(target, "domino", tmp_path / "d", torch.bfloat16)
     back = load_drafter(tmp_path / "d", target, packed=False)

@@ -11,7 +11,7 @@ import torch
 from tests.checkpoint.folders import TRAINING, drop, edit_config, proposal, put, random_drafter
 from tests.support.switches import VARIANTS
 
-from dspine.checkpoint import export_specforge, load_drafter, save_drafter, to_specforge
+from dspine.checkpoint import export_drafter, export_specforge, load_drafter, save_drafter
 from dspine.drafter.dspine import DSpine
 from dspine.errors import CheckpointError
 from dspine.target.model import Target
@@ -21,7 +21,10 @@ def fitting(switches: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in switches.items() if name not in ("num_hidden_layers", "target_layer_ids")}
 
 
-@pytest.mark.parametrize("switches", VARIANTS.values(), ids=VARIANTS.keys())
+STORED = {**VARIANTS, "confidence": {"confidence": True}}
+
+
+@pytest.mark.parametrize("switches", STORED.values(), ids=STORED.keys())
 def test_they_come_back_and_no_other_layout_takes_them(
     target: Target, tmp_path: Path, switches: dict[str, Any]
 ) -> None:
@@ -35,7 +38,7 @@ def test_they_come_back_and_no_other_layout_takes_them(
         assert torch.equal(ours.tokens, theirs.tokens)
         assert temperature == 0 or torch.equal(ours.probs, theirs.probs)
     for write in (
-        lambda: to_specforge(tmp_path / "own", tmp_path / "out", target),
+        lambda: export_drafter(tmp_path / "own", tmp_path / "out", target),
         lambda: export_specforge(drafter, tmp_path / "out", target),
     ):
         with pytest.raises(CheckpointError) as caught:
@@ -48,7 +51,7 @@ def test_they_come_back_and_no_other_layout_takes_them(
 def test_the_papers_drafter_names_none(own: Path, drafter: DSpine) -> None:
     config = json.loads((own / "config.json").read_text())
     assert config["is_causal"] is config["dflash_config"]["causal"] is True
-    names = {"injected_layers", "predecessor", "reach", "gated", "refined"}
+    names = {"injected_layers", "predecessor", "reach", "gated", "refined", "confidence"}
     assert names.isdisjoint(config["dspine_config"])
 
 

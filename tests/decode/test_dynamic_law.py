@@ -18,6 +18,7 @@ from tests.decode.test_engine_law import target as constant_target  # noqa: F401
 from tests.support.confidence import SURE, Confident
 from tests.support.markov import MarkovToy
 from tests.support.oracle import OracleDrafter, TableDrafter, oracle
+from tests.support.tiny_drafter import tiny_drafter
 from tests.support.tiny_target import tiny_target
 from torch import Tensor
 
@@ -187,6 +188,20 @@ def test_greedy_output_is_the_plain_one_in_ragged_batches(target: Target, taught
     numbers = {record.proposed for completion in got for record in completion.rounds}
     assert len(numbers) > 3
     assert 0 in numbers
+
+
+@pytest.mark.parametrize("verify", ["confidence:0.5", "scheduled", "lagged"])
+def test_a_drafter_with_a_head_of_its_own_serves_each(target: Target, verify: str) -> None:
+    drafter = tiny_drafter(
+        target, lively=True, target_layer_ids=(0, 1), dtype=torch.float64, block_size=8, confidence=True
+    )
+    with torch.no_grad():
+        drafter.confidence_head.proj.weight.mul_(40)
+    params = SamplingParams(max_new_tokens=40, ignore_eos=True)
+    got = Engine(target, drafter.eval(), max_batch=3, verify=verify, costs=RISING).generate(PROMPTS, params)
+    plain = Engine(target).generate(PROMPTS, params)
+    assert [c.token_ids for c in got] == [c.token_ids for c in plain]
+    assert len({record.proposed for c in got for record in c.rounds[:-7]}) > 1
 
 
 @pytest.mark.parametrize("verify", ["scheduled", "lagged", "confidence:0.5"])

@@ -40,7 +40,7 @@ def test_every_switch_is_the_papers_unless_said():
     said = {"is_causal": False, "injected_layers": (0,), "reach": 2, "gated": False, "refined": False}
     assert small_config(**said).switched == said
     assert small_config(predecessor="none").switched == {"predecessor": "none"}
-    assert set(SWITCHES) == {*said, "predecessor"}
+    assert set(SWITCHES) == {*said, "predecessor", "confidence"}
 
 
 @pytest.mark.parametrize(

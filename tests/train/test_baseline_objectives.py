@@ -198,7 +198,7 @@ def test_half_precision_products_are_close() -> None:
 
 
 def test_weights_of_another_objective_are_refused() -> None:
-    assert objective_facts("dflash", ObjectiveRecipe(gamma=4.0)) == {"gamma": 4.0, "dpace": None}
+    assert objective_facts("dflash", ObjectiveRecipe(gamma=4.0)) == {"gamma": 4.0}
     assert objective_facts("dspark", ObjectiveRecipe())["gamma"] == 4.0
     own = ObjectiveRecipe().model_dump(exclude={"chunk"}, exclude_none=True)
     assert objective_facts("dspine", ObjectiveRecipe()) == own

@@ -22,6 +22,7 @@ from dspine.drafter.registry import KINDS, Network, kind_for, kind_of
 from dspine.errors import CheckpointError, ConfigError
 
 SIZES = "drafter_config"
+LATER = frozenset({"confidence"})  # sizes that older files do not name: they had no such thing
 KNOWN = frozenset({"architectures", SIZES, FORMAT})
 
 
@@ -61,6 +62,8 @@ def sizes_in(raw: Mapping[str, Any], file: Path, kind: str) -> BackboneConfig:
 
 
 def _size(section: Fields, field: Field[Any]) -> Any:
+    if field.name not in section.raw and field.name in LATER and field.default is False:
+        return False
     if field.name not in section.raw:
         raise section.error(field.name, "is missing", "Fetch the file again.")
     value, default = section.raw[field.name], field.default

@@ -17,7 +17,7 @@ Shapes = dict[str, tuple[int, ...]]
 READY = "transfer_ready"
 _BACKBONE = "backbone."
 _SELECTION = "selection."
-_INJECTION = "injection."
+_APART = ("injection.", "confidence_head.")  # the module's own, beside its backbone
 
 
 def parameter_shapes(config: DSpineConfig) -> Shapes:
@@ -33,6 +33,8 @@ def parameter_shapes(config: DSpineConfig) -> Shapes:
         shapes[f"injection.readouts.{layer}.weight"] = (config.transfer_rank, d)
         if layer in config.injected:
             shapes[f"injection.writes.{layer}.weight"] = (d, config.message_size)
+    if config.confidence:
+        shapes |= {"confidence_head.proj.weight": (1, d), "confidence_head.proj.bias": (1,)}
     return shapes | _shared_shapes(config) if config.injected else shapes
 
 
@@ -69,4 +71,4 @@ def file_name(parameter: str) -> str:
 
 def to_module(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The module's state dict out of file names."""
-    return {name if name.startswith(_INJECTION) else _BACKBONE + name: tensor for name, tensor in tensors.items()}
+    return {name if name.startswith(_APART) else _BACKBONE + name: tensor for name, tensor in tensors.items()}

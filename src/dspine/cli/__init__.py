@@ -21,6 +21,7 @@ from dspine.cli.generate import generate
 from dspine.cli.guard import Guarded
 from dspine.cli.info import info
 from dspine.cli.lab import lab
+from dspine.cli.profile_verify import profile_verify
 from dspine.cli.regenerate import regenerate
 from dspine.cli.serve import serve
 from dspine.cli.train import train
@@ -34,7 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, generate, chat, serve, train, regenerate, bench, lab, export, info):
+for command in (demo, generate, chat, serve, train, regenerate, bench, profile_verify, lab, export, info):
     app.command()(command)
 app.command("eval")(evaluate)
 app.add_typer(data, name="data")

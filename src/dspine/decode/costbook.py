@@ -55,21 +55,30 @@ class CostBook:
         self._target = target
         self._drafter = drafter
         self._capacity = capacity
-        self._facts = facts_of(target, drafter)
-        self.file = cache_root() / "costs" / f"{_digest(self._facts)}.json"
+        self.facts = facts_of(target, drafter)
+        self.file = cache_root() / "costs" / f"{_digest(self.facts)}.json"
         self._costs = Costs() if anew else _read(self.file)
         self._keep = True
 
+    @property
+    def kept(self) -> bool:
+        """Whether what was measured was steady enough to be kept for other processes."""
+        return self._keep
+
     def covering(self, rows: int) -> Costs:
         """The table, with `rows` rows in it: measured now if nobody did before."""
-        if not self._costs.covers(rows):
-            count = min(1 << (rows - 1).bit_length(), self._capacity)  # powers of two: each covers down to its half
-            with stage("measure"):
-                verify, draft = measure(self._target, self._drafter, count)
-            self._costs = self._costs.extended(count, verify, draft)
-            self._keep = self._keep and all(steady(runs) for runs in (*verify.values(), draft))
-            if self._keep:
-                _write(self.file, {"facts": self._facts, **self._costs.numbers()})
+        if self._costs.covers(rows):
+            return self._costs
+        return self.measured(min(1 << (rows - 1).bit_length(), self._capacity))  # powers of two: each covers its half
+
+    def measured(self, rows: int) -> Costs:
+        """The table, with exactly `rows` rows measured now."""
+        with stage("measure"):
+            verify, draft = measure(self._target, self._drafter, rows)
+        self._costs = self._costs.extended(rows, verify, draft)
+        self._keep = self._keep and all(steady(runs) for runs in (*verify.values(), draft))
+        if self._keep:
+            _write(self.file, {"facts": self.facts, **self._costs.numbers()})
         return self._costs
 
 

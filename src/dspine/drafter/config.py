@@ -23,7 +23,15 @@ _POSITIVE = (
     "vocab_size",
 )
 PREDECESSORS = ("prediction", "none")
-SWITCHES = ("is_causal", "injected_layers", "predecessor", "reach", "gated", "refined")  # of a DSpineConfig
+SWITCHES = (
+    "is_causal",
+    "injected_layers",
+    "predecessor",
+    "reach",
+    "gated",
+    "refined",
+    "confidence",
+)  # of a DSpineConfig
 
 
 def default_taps(num_layers: int, taps: int) -> tuple[int, ...]:
@@ -162,6 +170,7 @@ class DSpineConfig(BackboneConfig):
     reach: w, how many places before it a place hears.
     gated: whether a gate weighs the message; without one it counts in full.
     refined: whether the last write is redone with the chosen tokens; else each place proposes its ordinary output.
+    confidence: whether a head of its own estimates how likely each candidate is to be accepted; not of the paper.
     """
 
     transfer_rank: int = 1024
@@ -173,6 +182,7 @@ class DSpineConfig(BackboneConfig):
     reach: int = 1
     gated: bool = True
     refined: bool = True
+    confidence: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -233,12 +243,14 @@ class ParallelConfig(BackboneConfig):
     is_causal: rows see rows up to themselves alone; None: in sliding layers, while full ones see both ways.
     sliding_window: W, in the layers `sliding_layers` a row sees keys fewer than W positions away.
     logits_start: the first row that predicts: 1, row k predicts the token at its own position; 0, the one after it.
+    confidence: whether a head estimates how likely each candidate is to be accepted.
     """
 
     is_causal: bool | None = False
     sliding_window: int | None = None
     sliding_layers: tuple[int, ...] = ()
     logits_start: int = 1
+    confidence: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

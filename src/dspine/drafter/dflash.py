@@ -47,4 +47,4 @@ def dflash(
 ) -> ParallelDrafter[Independent]:
     """An untrained DFlash drafter over a target's tables, see `TargetTables`."""
     tables = TargetTables(embedding, head, draft_ids)
-    return ParallelDrafter(config, Backbone(config), tables, Independent(tables))
+    return ParallelDrafter(config, Backbone(config), tables, Independent(tables), confident=config.confidence)

@@ -124,4 +124,5 @@ def dflash2(
     tables = TargetTables(embedding, head, draft_ids)
     taps, group = config.conv_taps, config.conv_group_size
     backbone = Backbone(config, lambda sizes: ConvolvedLayer(sizes, config.block_size, taps, group))
-    return ParallelDrafter(config, backbone, tables, CandidateSelection(config, tables))
+    selection = CandidateSelection(config, tables)
+    return ParallelDrafter(config, backbone, tables, selection, confident=config.confidence)

@@ -122,4 +122,5 @@ def domino(
 ) -> ParallelDrafter[PrefixCorrection]:
     """An untrained Domino drafter over a target's tables, see `TargetTables`."""
     tables = TargetTables(embedding, head, draft_ids)
-    return ParallelDrafter(config, Backbone(config), tables, PrefixCorrection(config, tables))
+    selection = PrefixCorrection(config, tables)
+    return ParallelDrafter(config, Backbone(config), tables, selection, confident=config.confidence)

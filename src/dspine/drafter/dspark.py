@@ -111,8 +111,7 @@ class MarkovSelection(nn.Module):
         drafted = self._tabulated if self.config.tabulated else self._serial
         proposal = drafted(hidden, scores, anchors, law, uniforms)
         with stage("draft/confidence"):
-            before = torch.cat((anchors[:, None], proposal.tokens[:, :-1]), dim=1)
-            logits = self.confidence_logits(hidden, before)
+            logits = self.confidence_logits(hidden, proposal.predecessors(anchors))
         return proposal if logits is None else replace(proposal, confidence=logits.sigmoid())
 
     def _serial(self, hidden: Tensor, scores: Tensor, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:

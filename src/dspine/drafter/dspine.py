@@ -4,13 +4,16 @@ One rule: the layers run once per block, for training and for decoding alike, th
 values are kept differs. Source: DSpine (arXiv 2609.36173), sections on the backbone, injection, and
 predecessor-conditioned decoding.
 
+A confidence head, where there is one, reads the very states that the candidates' laws are made from: refined with the
+chosen predecessor, so they know the tokens before a place and not the one at it.
+
 Row 0 of a block is the anchor, rows 1..M carry the mask token; row t lies at position s+t and predicts the token there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +21,7 @@ from torch import Tensor, nn
 from dspine.drafter.backbone import Attend, Backbone
 from dspine.drafter.config import DSpineConfig
 from dspine.drafter.injection import Injection
+from dspine.drafter.markov import ConfidenceHead
 from dspine.drafter.masks import CAUSAL, Sight
 from dspine.drafter.passes import BlockForm, decode_pass, training_pass
 from dspine.drafter.proposal import Proposal
@@ -112,6 +116,7 @@ class DSpine(nn.Module):
         )
         self.space = space
         self.tables = TargetTables(embedding, head, draft_ids)
+        self.confidence_head = ConfidenceHead(config.hidden_size) if config.confidence else None
 
     def pack(self) -> None:
         """Arrange the weights for the processor's matrix kernels: for decoding, not for training or saving."""
@@ -142,7 +147,7 @@ class DSpine(nn.Module):
 
     @property
     def confident(self) -> bool:
-        return False
+        return self.confidence_head is not None
 
     @property
     def head(self) -> Tensor:
@@ -314,6 +319,16 @@ class DSpine(nn.Module):
 
     def propose(self, cache: RowCache, first: int, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
         states = self.draft_block(cache, first, anchors)
+        proposal = self._chosen(states, anchors, law, uniforms)
+        if self.confidence_head is None:
+            return proposal
+        with stage("draft/confidence"):
+            state = states.hidden
+            if self.config.refined:
+                state = self.refine(states.last, proposal.predecessors(anchors), states.farther)
+            return replace(proposal, confidence=self.confidence_head(state).sigmoid())
+
+    def _chosen(self, states: BlockStates, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
         if not self.config.refined:
             return self.tables.independent(states.hidden, law, uniforms)
         with stage("draft/head"):

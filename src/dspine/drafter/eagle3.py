@@ -31,6 +31,7 @@ from torch.nn import functional as F
 
 from dspine.drafter.backbone import MLP, Attend, Attention, RMSNorm, Rotary, RotaryEmbedding
 from dspine.drafter.config import BackboneConfig, default_taps
+from dspine.drafter.markov import ConfidenceHead
 from dspine.drafter.proposal import Proposal
 from dspine.drafter.serial import serial_walk
 from dspine.drafter.tables import TargetTables
@@ -53,6 +54,7 @@ class Eagle3Config(BackboneConfig):
 
     qk_norm: whether queries and keys are normalised (DeepSpec's retrain).
     own_head: whether the head is trained with the drafter, from the target's rows on; else it is the target's.
+    confidence: whether a head estimates how likely each candidate is to be accepted.
     """
 
     num_hidden_layers: int = 1
@@ -60,6 +62,7 @@ class Eagle3Config(BackboneConfig):
     block_size: int = 8
     qk_norm: bool = False
     own_head: bool = True
+    confidence: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -132,6 +135,7 @@ class Eagle3(nn.Module):
             self.lm_head = nn.Linear(config.hidden_size, len(rows), bias=False)
             with torch.no_grad():
                 self.lm_head.weight.copy_(rows)
+        self.confidence_head = ConfidenceHead(config.hidden_size) if config.confidence else None
 
     def pack(self) -> None:
         """Arrange the weights for the processor's matrix kernels: for decoding, not for training or saving."""
@@ -158,7 +162,7 @@ class Eagle3(nn.Module):
 
     @property
     def confident(self) -> bool:
-        return False
+        return self.confidence_head is not None
 
     @property
     def head(self) -> Tensor:
@@ -232,14 +236,21 @@ class Eagle3(nn.Module):
         newest = Span(first, tuple(starts), 1)
         cache.open(newest)
         feature = self._features(cache, newest)
+        states: list[Tensor] = []  # M of (B, d): what each place's scores are made from
 
         def step(place: int, previous: Tensor) -> Tensor:
             nonlocal feature
             feature = self.step(cache, Span(first, tuple(start + place for start in starts), 1), previous, feature)
+            states.append(self.norm(feature[:, 0]))
             with stage("draft/head"):
-                return self.logits(self.norm(feature[:, 0]))  # (B, V_d)
+                return self.logits(states[-1])  # (B, V_d)
 
-        return self.tables.proposal(*serial_walk(step, anchors, self.candidates, self.tables, law, uniforms))
+        tokens, probs = serial_walk(step, anchors, self.candidates, self.tables, law, uniforms)
+        confidence = None
+        if self.confidence_head is not None:
+            with stage("draft/confidence"):
+                confidence = self.confidence_head(torch.stack(states, dim=1)).sigmoid()
+        return self.tables.proposal(tokens, probs, confidence)
 
     def step(self, cache: RowCache, span: Span, tokens: Tensor, feature: Tensor) -> Tensor:
         """One draft step: tokens (B,) with the features (B, 1, d) of the position before each, at the span's slots.

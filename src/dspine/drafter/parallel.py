@@ -8,19 +8,23 @@ Source: DFlash (arXiv 2602.06036) for the pass; each selection names its own.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from dspine.drafter.backbone import Attend, Backbone
 from dspine.drafter.config import ParallelConfig
+from dspine.drafter.markov import ConfidenceHead
 from dspine.drafter.passes import BlockForm, decode_pass, training_pass
 from dspine.drafter.proposal import Proposal
 from dspine.drafter.tables import TargetTables
 from dspine.kernels.kv import RowCache, Span
 from dspine.kernels.law import Law
 from dspine.kernels.packed import pack
+from dspine.stages import stage
 
 
 class Selection(Protocol):
@@ -54,16 +58,28 @@ class ParallelDrafter(nn.Module, Generic[S]):
         backbone: of these sizes.
         tables: the target's, and which tokens may be proposed.
         selection: a module over the same tables.
+        confident: whether a head estimates how likely each candidate is to be accepted, from the row H_t that predicts
+            it and the embedding of the token before it, [H_t ; E(x_{t-1}) / RMS]. Selections that do so themselves
+            have none here.
     """
 
     selection: S
 
-    def __init__(self, config: ParallelConfig, backbone: Backbone, tables: TargetTables, selection: S) -> None:
+    def __init__(
+        self,
+        config: ParallelConfig,
+        backbone: Backbone,
+        tables: TargetTables,
+        selection: S,
+        *,
+        confident: bool = False,
+    ) -> None:
         super().__init__()
         self.config = config
         self.backbone = backbone
         self.tables = tables
         self.selection = selection
+        self.confidence_head = ConfidenceHead(2 * config.hidden_size) if confident else None
         self.form = BlockForm(config.block_size, config.mask_token_id, config.sights)
 
     def pack(self) -> None:
@@ -91,7 +107,7 @@ class ParallelDrafter(nn.Module, Generic[S]):
 
     @property
     def confident(self) -> bool:
-        return self.selection.confident
+        return self.confidence_head is not None or self.selection.confident
 
     @property
     def head(self) -> Tensor:
@@ -129,7 +145,20 @@ class ParallelDrafter(nn.Module, Generic[S]):
         return decode_pass(self.form, cache, first, anchors, self._hidden)
 
     def propose(self, cache: RowCache, first: int, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
-        return self.selection.select(self.draft_block(cache, first, anchors), anchors, law, uniforms)
+        hidden = self.draft_block(cache, first, anchors)
+        proposal = self.selection.select(hidden, anchors, law, uniforms)
+        with stage("draft/confidence"):
+            logits = self.confidence_logits(hidden, proposal.predecessors(anchors))
+        return proposal if logits is None else replace(proposal, confidence=logits.sigmoid())
+
+    def confidence_logits(self, hidden: Tensor, predecessors: Tensor) -> Tensor | None:
+        """ζ (..., M) of the head beside the selection, by H (..., M, d), detached, and the token before each place."""
+        if self.confidence_head is None:
+            return None
+        before = self.tables.embedding(predecessors).to(hidden.dtype)
+        read = torch.cat((hidden.detach(), F.rms_norm(before, before.shape[-1:], eps=1e-6)), dim=-1)
+        logits: Tensor = self.confidence_head(read)
+        return logits
 
     def _hidden(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """Packed blocks (B, W) → (blocks, M, d), final-normed rows that predict places 1..M."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from dspine.kernels.kv import RowCache, Span
@@ -34,6 +35,10 @@ class Proposal:
     @property
     def candidates(self) -> int:
         return self.tokens.shape[1]
+
+    def predecessors(self, anchors: Tensor) -> Tensor:
+        """The token before each place (B, M): the anchor (B,) at first, then the candidates."""
+        return torch.cat((anchors[:, None], self.tokens[:, :-1]), dim=1)
 
     def rows(self, index: list[int]) -> Proposal:
         """The proposals of some rows, in the order of `index`."""

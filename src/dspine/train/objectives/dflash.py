@@ -18,9 +18,10 @@ from torch import Tensor
 from dspine.drafter.dflash import Independent
 from dspine.drafter.parallel import ParallelDrafter
 from dspine.train.blocks import Blocks
+from dspine.train.objectives import confidence
 from dspine.train.objectives.objective import Moment, Terms, normalise
 from dspine.train.objectives.row_losses import Rows, row_losses
-from dspine.train.objectives.vocabulary_loss import DraftVocabulary
+from dspine.train.objectives.vocabulary_loss import DraftVocabulary, Teacher
 from dspine.train.sequences import SequenceBatch
 
 
@@ -45,13 +46,21 @@ class DFlashObjective:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return ("ce",) if self.weights.dpace is None else ("ce", "dpace")
+        own = ("ce",) if self.weights.dpace is None else ("ce", "dpace")
+        return (*own, confidence.NAME) if self.drafter.confident else own
 
     def terms(self, batch: SequenceBatch, blocks: Blocks, moment: Moment) -> Terms:
         states = self.drafter.blocks(batch.features, batch.lengths, blocks.anchors, blocks.tokens)
         dtype = torch.promote_types(states.dtype, torch.float32)
         rows = Rows.of(blocks, self.vocabulary, self.weights.gamma, dtype)
-        found = row_losses(states[rows.index], self.vocabulary, rows.labels, dtype, chunk=self.weights.chunk)
+        found = row_losses(
+            states[rows.index],
+            self.vocabulary,
+            rows.labels,
+            dtype,
+            chunk=self.weights.chunk,
+            teacher=rows.teacher(blocks, Teacher(batch.hidden, batch.lse)) if self.drafter.confident else None,
+        )
         ce = found.ce
         sums, denominators = [(rows.counted * ce).sum()], [rows.counted.sum()]
         if self.weights.dpace is not None:
@@ -60,10 +69,17 @@ class DFlashObjective:
             weights = dpace_weights(likely, counted, blocks.supervised, self.weights.dpace)
             sums.append((weights * ce).sum())
             denominators.append(blocks.valid.sum().to(dtype))
+        logits = self.drafter.confidence_logits(states, blocks.predecessors)
+        if logits is not None:
+            lost = confidence.confidence_loss(logits[rows.index], confidence.overlap_of(found.l1))
+            sums.append((rows.weights * lost).sum())
+            denominators.append(rows.weights.sum())
         return Terms(torch.stack(sums), torch.stack(denominators), rows.places(blocks, found.candidates[:, 0]))
 
     def loss(self, part: Terms, window: Terms, moment: Moment) -> Tensor:
-        return normalise(part.sums, window.denominators)[-1]
+        means = normalise(part.sums, window.denominators)
+        own = means[0 if self.weights.dpace is None else 1]
+        return own + means[-1] if self.drafter.confident else own
 
     def schedule(self, moment: Moment) -> dict[str, float]:
         return {}

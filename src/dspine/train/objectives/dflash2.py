@@ -19,9 +19,10 @@ from torch import Tensor
 from dspine.drafter.dflash2 import CandidateSelection
 from dspine.drafter.parallel import ParallelDrafter
 from dspine.train.blocks import Blocks
+from dspine.train.objectives import confidence
 from dspine.train.objectives.objective import Moment, Terms, normalise
 from dspine.train.objectives.row_losses import Rows, row_losses
-from dspine.train.objectives.vocabulary_loss import DraftVocabulary
+from dspine.train.objectives.vocabulary_loss import DraftVocabulary, Teacher
 from dspine.train.sequences import SequenceBatch
 
 
@@ -37,8 +38,6 @@ class DFlash2Weights:
 class DFlash2Objective:
     """See the module. "recall" is the weighted share of labels among the candidates: what the selector can reach."""
 
-    names = ("ce", "selector_ce", "recall")
-
     def __init__(
         self, drafter: ParallelDrafter[CandidateSelection], weights: DFlash2Weights, *, precision: torch.dtype
     ) -> None:
@@ -46,13 +45,25 @@ class DFlash2Objective:
         self.weights = weights
         self.vocabulary = DraftVocabulary.of(drafter.head, drafter.draft_ids, precision=precision)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return ("ce", "selector_ce", "recall", *[confidence.NAME] * self.drafter.confident)
+
     def terms(self, batch: SequenceBatch, blocks: Blocks, moment: Moment) -> Terms:
         states = self.drafter.blocks(batch.features, batch.lengths, blocks.anchors, blocks.tokens)
         dtype = torch.promote_types(states.dtype, torch.float32)
         rows = Rows.of(blocks, self.vocabulary, self.weights.gamma, dtype)
         hidden = states[rows.index]
         count = min(self.drafter.selection.top_k, len(self.vocabulary.head))
-        found = row_losses(hidden, self.vocabulary, rows.labels, dtype, chunk=self.weights.chunk, candidates=count)
+        found = row_losses(
+            hidden,
+            self.vocabulary,
+            rows.labels,
+            dtype,
+            chunk=self.weights.chunk,
+            candidates=count,
+            teacher=rows.teacher(blocks, Teacher(batch.hidden, batch.lse)) if self.drafter.confident else None,
+        )
         with torch.autocast(hidden.device.type, enabled=False):  # K scores a row: small, so exact
             before = blocks.predecessors[rows.index][:, None]
             added = self.drafter.selection.candidate_selector(hidden.to(dtype), before, found.candidates)[:, 0]
@@ -60,15 +71,19 @@ class DFlash2Objective:
         hit = found.candidates == rows.labels[:, None]
         reached = (rows.weights * hit.any(-1)).sum()
         selector_ce = -(rows.weights * torch.where(hit, log_q, 0.0).sum(-1)).sum()
-        return Terms(
-            torch.stack([(rows.counted * found.ce).sum(), selector_ce, reached]),
-            torch.stack([rows.counted.sum(), reached, rows.weights.sum()]),
-            rows.places(blocks, found.candidates.gather(1, log_q.argmax(-1, keepdim=True))[:, 0]),
-        )
+        sums = [(rows.counted * found.ce).sum(), selector_ce, reached]
+        denominators = [rows.counted.sum(), reached, rows.weights.sum()]
+        logits = self.drafter.confidence_logits(states, blocks.predecessors)
+        if logits is not None:
+            overlap = confidence.shared_mass(found.candidate_probs, log_q.exp())
+            sums.append((rows.weights * confidence.confidence_loss(logits[rows.index], overlap)).sum())
+            denominators.append(rows.weights.sum())
+        likeliest = found.candidates.gather(1, log_q.argmax(-1, keepdim=True))[:, 0]
+        return Terms(torch.stack(sums), torch.stack(denominators), rows.places(blocks, likeliest))
 
     def loss(self, part: Terms, window: Terms, moment: Moment) -> Tensor:
-        ce, selector_ce, _ = normalise(part.sums, window.denominators)
-        loss: Tensor = ce + self.weights.selector_weight * selector_ce
+        ce, selector_ce, _, *beside = normalise(part.sums, window.denominators)
+        loss: Tensor = sum(beside, ce + self.weights.selector_weight * selector_ce)
         return loss
 
     def schedule(self, moment: Moment) -> dict[str, float]:

@@ -18,9 +18,10 @@ from torch import Tensor
 from dspine.drafter.domino import PrefixCorrection
 from dspine.drafter.parallel import ParallelDrafter
 from dspine.train.blocks import Blocks
+from dspine.train.objectives import confidence
 from dspine.train.objectives.objective import Moment, Terms, normalise
 from dspine.train.objectives.row_losses import Correction, Rows, row_losses
-from dspine.train.objectives.vocabulary_loss import DraftVocabulary
+from dspine.train.objectives.vocabulary_loss import DraftVocabulary, Teacher
 from dspine.train.sequences import SequenceBatch
 
 
@@ -41,7 +42,9 @@ class DominoWeights:
 class DominoObjective:
     """See the module."""
 
-    names = ("ce", "base_ce")
+    @property
+    def names(self) -> tuple[str, ...]:
+        return ("ce", "base_ce", *[confidence.NAME] * self.drafter.confident)
 
     def __init__(
         self, drafter: ParallelDrafter[PrefixCorrection], weights: DominoWeights, *, precision: torch.dtype
@@ -63,14 +66,21 @@ class DominoObjective:
             dtype,
             chunk=self.weights.chunk,
             correction=correction,
+            teacher=rows.teacher(blocks, Teacher(batch.hidden, batch.lse)) if self.drafter.confident else None,
         )
-        sums = torch.stack([(rows.counted * ce).sum() for ce in (found.ce, found.base_ce)])
-        return Terms(sums, rows.counted.sum().expand(2), rows.places(blocks, found.candidates[:, 0]))
+        sums = [(rows.counted * ce).sum() for ce in (found.ce, found.base_ce)]
+        denominators = [rows.counted.sum()] * 2
+        logits = self.drafter.confidence_logits(states, blocks.predecessors)
+        if logits is not None:
+            lost = confidence.confidence_loss(logits[rows.index], confidence.overlap_of(found.l1))
+            sums.append((rows.weights * lost).sum())
+            denominators.append(rows.weights.sum())
+        return Terms(torch.stack(sums), torch.stack(denominators), rows.places(blocks, found.candidates[:, 0]))
 
     def loss(self, part: Terms, window: Terms, moment: Moment) -> Tensor:
-        corrected, base = normalise(part.sums, window.denominators)
+        corrected, base, *beside = normalise(part.sums, window.denominators)
         share = self.weights.share(moment.progress)
-        loss: Tensor = (1 - share) * corrected + share * base
+        loss: Tensor = sum(beside, (1 - share) * corrected + share * base)
         return loss
 
     def schedule(self, moment: Moment) -> dict[str, float]:

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from dspine.drafter.dspark import MarkovSelection
 from dspine.drafter.parallel import ParallelDrafter
 from dspine.train.blocks import Blocks
+from dspine.train.objectives.confidence import confidence_loss, overlap_of
 from dspine.train.objectives.objective import Moment, Terms, normalise
 from dspine.train.objectives.row_losses import Correction, Rows, row_losses
 from dspine.train.objectives.vocabulary_loss import DraftVocabulary, Teacher
@@ -65,8 +65,7 @@ class DSparkObjective:
         )
         confidence = torch.zeros_like(found.l1)
         if logits is not None:
-            goal = (1 - found.l1.detach() / 2).clamp(0, 1)
-            confidence = F.binary_cross_entropy_with_logits(logits[rows.index].to(dtype), goal, reduction="none")
+            confidence = confidence_loss(logits[rows.index], overlap_of(found.l1))
         sums = (rows.counted * found.ce, rows.weights * found.l1, rows.weights * confidence)
         counts = (rows.counted, rows.weights, rows.weights)
         places = rows.places(blocks, found.candidates[:, 0], 1 - found.l1.detach() / 2)

@@ -7,13 +7,14 @@ One rule: λ is made of the cross-entropy of the whole optimiser window, as ever
 
 each term a mean weighted by w over that term's own valid rows. Where layers are held to the token instead of its code,
 their term is β · Σ_{l<L} CE(norm(h_l), y): a cross-entropy already, and the last layer's is the ordinary output's. A
-drafter that does not refine has no refined output. Vocabulary-sized work is done for supervised rows only, in chunks,
-with softmax and losses in float32 (or float64 where the drafter is).
+drafter that does not refine has no refined output. A confidence head adds its own term (`objectives/confidence.py`).
+Vocabulary-sized work is done for supervised rows only, in chunks, with softmax and losses in float32 (or float64 where
+the drafter is).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,6 +25,7 @@ from dspine.drafter.dspine import DSpine
 from dspine.train.blocks import Blocks, place_weights
 from dspine.train.curriculum import draw_replaced
 from dspine.train.curriculum import replaced_layers as replaced_of
+from dspine.train.objectives import confidence
 from dspine.train.objectives.objective import Moment, Terms, count_places, normalise
 from dspine.train.objectives.row_losses import row_losses
 from dspine.train.objectives.vocabulary_loss import DraftVocabulary, Teacher, ordinary_terms
@@ -57,6 +59,9 @@ class Refines(Protocol):
     @property
     def refines(self) -> bool: ...
 
+    @property
+    def confidence_head(self) -> Callable[[Tensor], Tensor] | None: ...
+
     def refine(self, last: Tensor, predecessors: Tensor, farther: Tensor | None) -> Tensor: ...
 
     def final(self, state: Tensor) -> Tensor: ...
@@ -82,8 +87,6 @@ class DSpineObjective:
         replaced_layers: how many layers of a replaced block hear correct predecessors; None: as many as the paper's.
     """
 
-    names = TERMS
-
     def __init__(
         self,
         drafter: DSpine,
@@ -99,6 +102,10 @@ class DSpineObjective:
         self.replaced_layers = replaced_of(layers) if replaced_layers is None else replaced_layers
         self.seed = seed
         self.vocabulary = DraftVocabulary.of(drafter.head, drafter.draft_ids, precision=precision)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*TERMS, confidence.NAME) if self.drafter.confident else TERMS
 
     def terms(self, batch: SequenceBatch, blocks: Blocks, moment: Moment) -> Terms:
         counts = blocks.valid.sum(-1).tolist()
@@ -143,7 +150,7 @@ def window_loss(part: Terms, window: Terms, *, alpha: float, beta: float, alignm
     share = normalise(part.sums, window.denominators)
     ce = 1.0 if alignment == "token" else window.means()[0].detach()
     weights = torch.tensor([alpha, 1 - alpha, alpha, 1 - alpha, 0.0], dtype=share.dtype, device=share.device)
-    return (weights * share).sum() + beta * ce * share[4]
+    return (weights * share[:5]).sum() + beta * ce * share[4] + share[5:].sum()
 
 
 def dspine_terms(
@@ -157,7 +164,7 @@ def dspine_terms(
     candidates: int,
     weights: Weights,
 ) -> Terms:
-    """The five sums and denominators of one micro-batch.
+    """The five sums and denominators of one micro-batch, and a sixth of a confidence head's.
 
     Args:
         vocabulary: the frozen head on the draft vocabulary.
@@ -196,6 +203,7 @@ def dspine_terms(
         overlap = torch.minimum(log_q.detach().exp(), ordinary.candidate_probs).sum(-1)
     else:
         likeliest, overlap = ordinary.candidates[:, 0], None
+        refined = hidden
         sums += [w.new_zeros(()), w.new_zeros(())]
         denominators += [w.new_zeros(()), w.new_zeros(())]
 
@@ -210,5 +218,13 @@ def dspine_terms(
         goal = codes[labels].to(dtype)
         cosines = torch.stack([(readout[rows].to(dtype) * goal).sum(-1) for readout in states.readouts])  # (L, R)
         sums.append((w * (1 - cosines)).sum())
+        denominators.append(w.sum())
+    if drafter.confidence_head is not None:
+        if overlap is None:
+            with torch.no_grad():
+                found = row_losses(hidden, vocabulary, labels, dtype, chunk=weights.chunk, teacher=law)
+            overlap = confidence.overlap_of(found.l1)
+        logits = drafter.confidence_head(refined.detach())
+        sums.append((w * confidence.confidence_loss(logits, overlap)).sum())
         denominators.append(w.sum())
     return Terms(torch.stack(sums), torch.stack(denominators), places)

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from dspine.drafter.eagle3 import Eagle3
 from dspine.train.blocks import Blocks
+from dspine.train.objectives import confidence
 from dspine.train.objectives.objective import Moment, Terms, count_places, normalise
 from dspine.train.objectives.row_losses import by_chunks
 from dspine.train.objectives.vocabulary_loss import DraftVocabulary
@@ -50,7 +51,8 @@ class Eagle3Objective:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (*(f"ce_{step}" for step in range(1, self.steps + 1)), "rows")
+        own = (*(f"ce_{step}" for step in range(1, self.steps + 1)), "rows")
+        return (*own, confidence.NAME) if self.drafter.confident else own
 
     def terms(self, batch: SequenceBatch, blocks: Blocks, moment: Moment) -> Terms:
         states = self.drafter.unroll(batch.features, batch.ids)  # (σ, N, S, d)
@@ -70,18 +72,24 @@ class Eagle3Objective:
             with torch.no_grad():  # p here is the target's over all of its vocabulary
                 p = (scores - batch.lse[row[part], place[part], None].to(dtype)).exp()
                 overlap = torch.stack([torch.minimum(q.exp(), p).sum(-1) for q in log_q.unbind(1)], 1)
-                return ce, inside, self.vocabulary.tokens(log_q.argmax(-1)), overlap
+                likeliest = self.vocabulary.tokens(log_q.argmax(-1))
+            head = self.drafter.confidence_head
+            doubt = overlap if head is None else confidence.confidence_loss(head(hidden[part].detach()), overlap)
+            return ce, inside, likeliest, overlap, doubt
 
         with torch.autocast(states.device.type, enabled=False):  # which product is in which type is said in there
-            ce, inside, likeliest, overlap = by_chunks(of, len(row), max(1, self.weights.chunk // self.steps))
+            ce, inside, likeliest, overlap, doubt = by_chunks(of, len(row), max(1, self.weights.chunk // self.steps))
         counted = ((drafting >= 0) & inside[:, None]).to(dtype)
         rows = counted.sum(0)
         positions = batch.lengths.sum().to(dtype)
-        return Terms(
-            torch.cat(((counted * ce).sum(0), rows.sum()[None])),
-            torch.cat((rows, positions[None])),
-            self._places(batch, blocks, row, place, drafting, likeliest, overlap),
-        )
+        sums = [(counted * ce).sum(0), rows.sum()[None]]
+        denominators = [rows, positions[None]]
+        if self.drafter.confident:
+            weights = (drafting >= 0) * self._decay(dtype, place.device)
+            sums.append((weights * doubt).sum()[None])
+            denominators.append(weights.sum()[None])
+        places = self._places(batch, blocks, row, place, drafting, likeliest, overlap)
+        return Terms(torch.cat(sums), torch.cat(denominators), places)
 
     def _places(
         self,
@@ -103,12 +111,16 @@ class Eagle3Objective:
         return count_places(steps[counted], self.steps, (likeliest == labels)[counted], overlap[counted])
 
     def loss(self, part: Terms, window: Terms, moment: Moment) -> Tensor:
-        decay = self.weights.step_decay ** torch.arange(self.steps, dtype=part.sums.dtype, device=part.sums.device)
-        loss: Tensor = normalise((decay * part.sums[:-1]).sum(), window.denominators[-1])
-        return loss
+        decay = self._decay(part.sums.dtype, part.sums.device)
+        loss: Tensor = normalise((decay * part.sums[: self.steps]).sum(), window.denominators[self.steps])
+        return loss + normalise(part.sums[-1], window.denominators[-1]) if self.drafter.confident else loss
 
     def schedule(self, moment: Moment) -> dict[str, float]:
         return {}
+
+    def _decay(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """0.8^σ, (steps,)."""
+        return self.weights.step_decay ** torch.arange(self.steps, dtype=dtype, device=device)
 
     def _scores(self, hidden: Tensor, dtype: torch.dtype) -> Tensor:
         """(..., d) → (..., V_d), by the drafter's own head where it has one."""

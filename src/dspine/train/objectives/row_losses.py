@@ -65,7 +65,8 @@ class Correction:
 class RowLosses:
     """Of each row, (R,): cross-entropy and ℓ1 of the corrected scores, cross-entropy of the frozen head's alone.
 
-    candidates: (R, K) token ids of the best corrected scores; candidate_scores: (R, K).
+    candidates: (R, K) token ids of the best corrected scores; candidate_scores: (R, K). candidate_probs: (R, K) the
+    target's probability of each; zeros without a teacher.
     """
 
     ce: Tensor
@@ -73,6 +74,7 @@ class RowLosses:
     l1: Tensor
     candidate_scores: Tensor
     candidates: Tensor
+    candidate_probs: Tensor
 
 
 def row_losses(
@@ -104,14 +106,14 @@ def row_losses(
         log_q = scores.log_softmax(-1)
         ce = -log_q.gather(1, row)[:, 0]
         base_ce = ce if correction is None else -base.log_softmax(-1).gather(1, row)[:, 0]
-        l1 = torch.zeros_like(ce)
+        best, index = scores.topk(candidates, dim=-1)
+        l1, candidate_probs = torch.zeros_like(ce), torch.zeros_like(best)
         if teacher is not None:
             p = vocabulary.exact_logits(teacher.hidden[part], dtype).sub(teacher.lse[part, None].to(dtype)).exp()
-            l1 = (log_q.exp() - p).abs().sum(-1)
+            l1, candidate_probs = (log_q.exp() - p).abs().sum(-1), p.gather(1, index)
             if vocabulary.ids is not None:
                 l1 = l1 + (1 - p.sum(-1)).clamp(min=0)
-        best, index = scores.topk(candidates, dim=-1)
-        return ce, base_ce, l1, best, vocabulary.tokens(index)
+        return ce, base_ce, l1, best, vocabulary.tokens(index), candidate_probs
 
     with torch.autocast(hidden.device.type, enabled=False):  # which product is in which type is said in there
         return RowLosses(*by_chunks(of, len(hidden), chunk))
