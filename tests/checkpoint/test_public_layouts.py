@@ -122,3 +122,12 @@ def test_unknown_keys_are_named(target: Target, tmp_path: Path) -> None:
     written.config["dflash_config"]["novel"] = 1
     with pytest.warns(CheckpointWarning, match=r"unknown keys .*: dflash_config.novel"):
         load_drafter(written.write(tmp_path / "d"), target)
+
+
+@pytest.mark.parametrize(("name", "causal"), [("speculators DFlash", None), ("speculators DFlash2", False)])
+def test_sliding_layers_where_nothing_is_said(target: Target, tmp_path: Path, name: str, causal: bool | None) -> None:
+    written = FOLDERS[name](target)
+    del written.config["sliding_window_non_causal"]
+    kinds = ["sliding_attention", "full_attention"]
+    written.config["transformer_layer_config"] |= {"layer_types": kinds, "sliding_window": 5}
+    assert read_config(written.write(tmp_path / "d")).drafter.is_causal is causal

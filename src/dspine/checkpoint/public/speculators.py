@@ -87,6 +87,8 @@ def _parallel(source: Source, method: str, taps: Mapping[str, Any], tensors: Map
     if method == "dspark":
         return dspark_sizes(source, sizes, tensors)
     if method == "dflash2":
+        if source.flag("sliding_window_non_causal") is None and sizes["is_causal"] is None:
+            sizes["is_causal"] = False  # speculators' default for this method alone
         return make(DFlash2Config, sizes | selector(source), source)
     return make(DFlashConfig, sizes, source)
 
