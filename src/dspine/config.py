@@ -267,15 +267,14 @@ class TrainingRecipe(Section):
     warmup_ratio: float = Field(default=0.04, ge=0, lt=1)
     clip: float = Field(default=1.0, gt=0)
     precision: Literal["float32", "bfloat16"] = "float32"  # of the matrix products; weights stay float32
-    recompute: bool = (
-        False  # keep inputs of draft layers alone, run them again for the gradient: less memory, more time
-    )
+    recompute: bool = False  # keep a draft layer's input alone, run it again for the gradient: less memory, more time
     sharded: bool = False  # several processes share out weights, gradients and moments (FSDP2); else each has all
     seed: int = 0
     bad_steps: int = Field(default=10, gt=0)  # steps in a row without a finite gradient that end the run
     save_steps: int = Field(default=500, gt=0)
     save_minutes: float = Field(default=10.0, gt=0)
     keep: int = Field(default=2, gt=0)  # checkpoints kept
+    trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()  # shown the log's numbers
 
     @model_validator(mode="after")
     def _one_length(self) -> Self:

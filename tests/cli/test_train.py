@@ -104,7 +104,7 @@ def test_one_command_from_nothing_whatever_interrupts_it(run, tmp_path, monkeypa
     assert (result.exit_code, result.stdout) == (0, "runs/tiny/drafter\n")
     assert "Going on from step 2" in result.stderr
     assert {path.name for path in output.iterdir()} == {
-        "prompts.jsonl", "target", "responses.jsonl", "responses.meta.json", "features", "checkpoints", "log.jsonl",
+        "prompts.jsonl", "target", "responses.jsonl", "features", "checkpoints", "log.jsonl", "best",
         "drafter",
     }  # fmt: skip
     assert run("generate", "Hi", "--target", output / "target", "--drafter", output / "drafter", "-n", 4).exit_code == 0

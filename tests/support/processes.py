@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
 
 from dspine.train.processes import join
 
@@ -57,5 +58,6 @@ def _child(
         "MASTER_PORT": str(port),
         "OMP_NUM_THREADS": "1",
     }
+    PartialState._reset_state()  # whatever the parent was
     torch.save(function(join(), *arguments), made)
     torch.distributed.destroy_process_group()

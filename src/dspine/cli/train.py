@@ -40,6 +40,10 @@ def train(
             show_default=False,
         ),
     ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Check everything and say what the run would take; train and write nothing."),
+    ] = False,
     as_json: o.JsonOption = False,
 ) -> None:
     """Train a drafter and print the folder it lies in.
@@ -53,6 +57,8 @@ def train(
 
         dspine train recipes/smollm2-135m-cpu.yaml --set training.steps=200 --fresh
 
+        dspine train qwen3-8b --dry-run
+
         dspine train nano-ablation --ablate full,no-refinement,no-injection --seeds 0,1,2
     """
     if ablate is not None:
@@ -60,16 +66,46 @@ def train(
         return
     if seeds is not None:
         raise typer.BadParameter("--seeds belongs to --ablate; one run's seed is --set training.seed=N")
+    if dry_run:
+        _rehearse(recipe, overrides or [], as_json)
+        return
     with uncollected():
+        from dspine.train.processes import join
         from dspine.train.trainer import train as run
 
     summary = run(recipe, overrides or (), resume=resume)
-    if as_json:
+    if not join().first:
+        pass  # one process of several speaks
+    elif as_json:
         print_json(asdict(summary) | {"drafter": str(summary.drafter) if summary.drafter else None})
     elif summary.drafter is not None:
         answer(f"{summary.drafter}\n")
     if not summary.finished:
         raise typer.Exit(130)
+
+
+def _rehearse(recipe: str, overrides: list[str], as_json: bool) -> None:
+    with uncollected():
+        from dspine.train.rehearsal import rehearse
+
+    found = rehearse(recipe, overrides)
+    if as_json:
+        print_json(asdict(found) | {"hours": found.hours})
+        return
+    made_up = " (made up: no responses are there yet)" if found.made_up else ""
+    store = f"{found.store_bytes / 1e9:.2f} GB of features on disk" if found.store_bytes else "features made online"
+    lines = {
+        "target": f"{found.target}, on {found.device}",
+        "chat template": f"{found.template}, mask token {found.mask_token}",
+        "drafter": f"{found.drafter}, {found.parameters / 1e6:.2f} M parameters, {found.candidates} candidates, "
+        f"taps {', '.join(map(str, found.taps))}, draft vocabulary {found.draft_vocabulary}",
+        "data": f"{found.sequences} sequences, {found.tokens} tokens{made_up}; {store}",
+        "memory": f"{found.state_bytes / 1e9:.2f} GB of weights, gradients and moments; at most "
+        f"{found.peak_bytes / 1e9:.2f} GB held while stepping",
+        "steps": f"{found.steps} of {found.step_seconds:.2f} s, and {found.target_seconds:.2f} s of the target each",
+        "time": f"{found.hours:.2f} hours in one process, measuring and saving left out",
+    }
+    answer("".join(f"{name:<14}{said}\n" for name, said in lines.items()))
 
 
 def _ablate(recipe: str, names: str, overrides: list[str], seeds: list[int], resume: bool, as_json: bool) -> None:

@@ -15,6 +15,8 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from dspine.train.trackers import Trackers
+
 QUIET = 30.0  # seconds between plain lines where standard error is no terminal
 
 
@@ -24,10 +26,12 @@ class Journal:
     Args:
         path: the JSONL file; lines of steps after `step` are dropped. None: neither file nor a word.
         step: steps behind us; total: of the whole run.
+        trackers: shown the same numbers, and closed at the end.
     """
 
-    def __init__(self, path: Path | None, *, step: int, total: int) -> None:
+    def __init__(self, path: Path | None, *, step: int, total: int, trackers: Trackers | None = None) -> None:
         self._total = total
+        self._trackers = trackers
         self._console = Console(stderr=True, highlight=False, quiet=path is None)
         self._spoken = 0.0
         self._file = None if path is None else _reopened(path, step)
@@ -51,6 +55,8 @@ class Journal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bar.stop()
+        if self._trackers is not None:
+            self._trackers.close()
         if self._file is not None:
             self._file.close()
 
@@ -59,6 +65,8 @@ class Journal:
         if self._file is None:
             return
         self._file.write(json.dumps({"step": step, **values}) + "\n")
+        if self._trackers is not None:
+            self._trackers.log(values, step)
         self._bar.update(self._task, completed=step, now=now)
         if not self._console.is_terminal and time.monotonic() - self._spoken > QUIET:
             self.say(f"step {step}/{self._total}  {now}")

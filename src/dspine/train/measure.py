@@ -23,6 +23,8 @@ from dspine.drafter.registry import Network
 from dspine.kernels.kv import RowCache, Span
 from dspine.kernels.law import Law
 from dspine.target.model import Target
+from dspine.train.agreement import Agreement, first_places
+from dspine.train.objectives.objective import Objective
 
 
 class Unrefined:
@@ -64,25 +66,41 @@ class Unrefined:
 
 @dataclass(frozen=True)
 class Acceptance:
-    """Held-out acceptance: tau, and without refinement (None where there is none), over prompts and rounds."""
+    """Held-out acceptance: tau, and without refinement (None where there is none), over prompts and rounds.
+
+    first_place: whether generation and the training forward agree; None where it was not asked for.
+    """
 
     tau: float
     tau_unrefined: float | None
     prompts: int
     rounds: int
+    first_place: Agreement | None = None
 
 
 def measure_tau(
-    target: Target, drafter: Network, prompts: Sequence[Sequence[int]], *, max_new_tokens: int
+    target: Target,
+    drafter: Network,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    objective: Objective | None = None,
 ) -> Acceptance:
-    """Answer the prompts (token ids) greedily, with the drafter as it stands."""
+    """Answer the prompts (token ids) greedily, with the drafter as it stands.
+
+    Args:
+        objective: over this very drafter, whose training forward is then compared with the answers.
+    """
     params = SamplingParams(temperature=0.0, max_new_tokens=max_new_tokens)
     with _measuring(drafter):
         refined = _answer(target, drafter, prompts, params)
         ordinary = None
         if isinstance(drafter, DSpine) and drafter.refines:
             ordinary = pooled_tau(_answer(target, Unrefined(drafter), prompts, params))
-    return Acceptance(pooled_tau(refined), ordinary, len(prompts), sum(len(c.rounds) for c in refined))
+        agreement = None
+        if objective is not None:
+            agreement = first_places(target, objective, drafter.target_layer_ids, drafter.candidates, refined)
+    return Acceptance(pooled_tau(refined), ordinary, len(prompts), sum(len(c.rounds) for c in refined), agreement)
 
 
 def _answer(

@@ -33,7 +33,7 @@ from dspine.train.responses import ResponseRow, TrainingSequence, responses_dige
 from dspine.train.vocabulary import coverage, most_frequent
 
 # What may differ between the sessions of one run: it changes no number.
-FREE = {"micro_batch", "recompute", "sharded", "bad_steps", "save_steps", "save_minutes", "keep"}
+FREE = {"micro_batch", "recompute", "sharded", "bad_steps", "save_steps", "save_minutes", "keep", "trackers"}
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,9 @@ class Progress:
     blocks: int = 0
     tokens: int = 0  # supervised labels
     seconds: float = 0.0  # training alone, over all sessions
+    broken: int = 0  # sequences left out of a step because a number of theirs was not finite
+    best_tau: float = 0.0  # of the drafter in `best/`, on held-out prompts
+    best_step: int = 0
 
 
 def save_state(

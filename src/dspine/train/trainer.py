@@ -18,7 +18,9 @@ from dspine.checkpoint import save_drafter
 from dspine.config import Recipe, TrainingRecipe, read_recipe
 from dspine.drafter.dspine import DSpine
 from dspine.drafter.eagle3 import Eagle3
+from dspine.drafter.registry import Network
 from dspine.errors import ConfigError, DataError
+from dspine.train.card import write_card
 from dspine.train.curriculum import (
     alignment_weight,
     learning_rate,
@@ -35,7 +37,8 @@ from dspine.train.objectives.objective import Moment
 from dspine.train.prepare import FREE, Prepared, prepare
 from dspine.train.processes import ALONE, Processes, join
 from dspine.train.sequences import SequenceBatch
-from dspine.train.state import Progress, load_state, save_state
+from dspine.train.state import Progress, checkpoints, load_state, save_state
+from dspine.train.trackers import Trackers
 from dspine.train.windows import epoch_windows, windows_per_epoch
 
 
@@ -85,38 +88,47 @@ class Trainer:
         self.per_epoch = windows_per_epoch(len(prepared.samples), self.setup.window_samples)
         self.total = self.setup.steps or (self.setup.epochs or 0) * self.per_epoch
         self.warmup = warmup_steps(self.total, self.setup.warmup_ratio)
-        self.progress = self._resume() if resume else self._begin_anew()
+        self.anew = not resume
+        self.progress = self._resume() if resume else Progress()
         self._bad_in_a_row = 0
         self._epoch: tuple[int, list[list[int]]] | None = None
 
     def run(self) -> Summary:
         """Train to the end, or to an interrupt; both leave a checkpoint."""
         self.recipe.output.mkdir(parents=True, exist_ok=True)
-        log = self.recipe.output / "log.jsonl" if self.processes.first else None
-        with Journal(log, step=self.progress.step, total=self.total) as journal:
+        if self.anew and self.processes.first:
+            for old in checkpoints(self.folder):
+                old.unlink()
+        with self._journal() as journal:
             self._greet(journal)
             saved = time.monotonic()
             with StopRequest() as stop:
-                while self.progress.step < self.total and not (stopped := self.processes.any(stop.asked)):
+                # Clocks and signals differ from process to process: what is decided by them is decided for all.
+                while self.progress.step < self.total and not self.processes.any(stop.asked):
                     self._advance(journal)
-                    # One decision for all: clocks and signals differ from process to process.
                     late = time.monotonic() - saved > 60 * self.setup.save_minutes
-                    stopped = self.processes.any(stop.asked)
-                    if stopped or self.progress.step % self.setup.save_steps == 0 or self.processes.any(late):
+                    if self.progress.step % self.setup.save_steps == 0 or self.processes.any(late):
                         self.save()
                         saved = time.monotonic()
-                    if stopped:
-                        break
-                    if self._measures_now():
+                    if self._measures_now() and not self.processes.any(stop.asked):
                         self._measure(journal)
+            self.save()
             if self.progress.step < self.total:
                 journal.say(f"Interrupted at step {self.progress.step}; give the same command again to go on.")
                 return self._summary(None, None)
-            self.save()
             acceptance = self._measure(journal) if self.prepared.held_out else None
             drafter = self._save_drafter(acceptance)
             journal.say(f"The drafter is in {drafter}.")
         return self._summary(drafter, acceptance)
+
+    def _journal(self) -> Journal:
+        """The log of the first process, with its trackers; the others say nothing."""
+        step, folder = self.progress.step, self.recipe.output
+        if not self.processes.first:
+            return Journal(None, step=step, total=self.total)
+        settings = self.recipe.model_dump(mode="json")
+        trackers = Trackers(self.setup.trackers, folder, settings, step=step)
+        return Journal(folder / "log.jsonl", step=step, total=self.total, trackers=trackers)
 
     def moment(self, step: int) -> Moment:
         """What the schedules say at a step (from 0)."""
@@ -151,12 +163,6 @@ class Trainer:
         self.learner.together.load(weights, self.learner.optimizer, moments)
         return progress
 
-    def _begin_anew(self) -> Progress:
-        if self.processes.first:
-            for old in self.folder.glob("step-*.pt"):
-                old.unlink()
-        return Progress()
-
     def _advance(self, journal: Journal) -> None:
         """One optimiser step."""
         started = time.monotonic()
@@ -164,11 +170,13 @@ class Trainer:
         parts = self._window(moment)
         self.learner.drafter.train()
         report = self.learner.step(parts, moment)
+        broken = torch.tensor(sum(len(part.skipped) for part in parts))
         seconds = time.monotonic() - started
         self.progress.step += 1
         self.progress.blocks += report.blocks
         self.progress.tokens += report.tokens
         self.progress.seconds += seconds
+        self.progress.broken += int(self.processes.total(broken))
         schedule = self.learner.objective.schedule(moment)
         journal.record(self.progress.step, _line(moment, schedule, report, seconds), _gist(report, seconds))
         self._guard(report, journal)
@@ -190,7 +198,7 @@ class Trainer:
             )
 
     def _window(self, moment: Moment) -> list[SequenceBatch]:
-        """This process's sequences of a step, read from the store, in micro-batches: it may have none.
+        """This process's sequences of a step, in micro-batches: it may have none.
 
         Lengths ascend in a window, so every n-th sequence is about as long as every other n-th.
         """
@@ -202,9 +210,7 @@ class Trainer:
         names = [self.prepared.samples[index] for index in window[self.processes.rank :: self.processes.count]]
         size = self.setup.micro_batch or max(1, len(names))
         device = self.prepared.target.device
-        return [
-            self.prepared.store.load(names[first : first + size]).to(device) for first in range(0, len(names), size)
-        ]
+        return [self.prepared.store.load(names[at : at + size]).to(device) for at in range(0, len(names), size)]
 
     def _measures_now(self) -> bool:
         every = self.recipe.evaluate.every_steps
@@ -215,21 +221,37 @@ class Trainer:
     def _measure(self, journal: Journal) -> Acceptance | None:
         """Acceptance of the drafter as it stands, measured by the first process while the others wait."""
         drafter = self.learner.together.whole()
-        acceptance = None
+        acceptance, better = None, False
         if self.processes.first and drafter is not None:
             acceptance = measure_tau(
                 self.prepared.target,
                 drafter,
                 self.prepared.held_out,
                 max_new_tokens=self.recipe.evaluate.max_new_tokens,
+                objective=objective_for(drafter, self.recipe, torch.float32),
             )
-            gist = f"tau {acceptance.tau:.3f}"
-            if acceptance.tau_unrefined is not None:
-                gist += f" (without refinement {acceptance.tau_unrefined:.3f})"
-            journal.record(self.progress.step, {"acceptance": asdict(acceptance)}, gist)
-            journal.say(f"Step {self.progress.step}: {gist} on {acceptance.prompts} held-out prompts, greedy")
-        self.processes.wait()
+            self._tell(acceptance, journal)
+            better = acceptance.tau > self.progress.best_tau
+            if better:
+                self.progress.best_tau, self.progress.best_step = acceptance.tau, self.progress.step
+                self._write_drafter(drafter, "best", acceptance)
+        if self.processes.any(better):  # the others wait here for the first
+            self.save()  # a run that goes on knows what the best one reached
         return acceptance
+
+    def _tell(self, acceptance: Acceptance, journal: Journal) -> None:
+        """What was measured, and a warning where generation is not what training saw."""
+        gist = f"tau {acceptance.tau:.3f}"
+        if acceptance.tau_unrefined is not None:
+            gist += f" (without refinement {acceptance.tau_unrefined:.3f})"
+        journal.record(self.progress.step, {"acceptance": asdict(acceptance)}, gist)
+        journal.say(f"Step {self.progress.step}: {gist} on {acceptance.prompts} held-out prompts, greedy")
+        if (first := acceptance.first_place) is not None and first.doubtful:
+            journal.say(
+                f"warning: the first candidate is right at {first.teacher_forced:.1%} of {first.rounds} places by the "
+                f"training forward, and at {first.generated:.1%} of the same places in generation: the two paths "
+                "differ. `dspine doctor` looks for the cause."
+            )
 
     def _greet(self, journal: Journal) -> None:
         sizes = f"{sum(p.numel() for p in self.learner.drafter.parameters()) / 1e6:.1f}M parameters"
@@ -245,19 +267,18 @@ class Trainer:
             journal.say(f"Going on from step {self.progress.step}.")
 
     def _save_drafter(self, acceptance: Acceptance | None) -> Path:
-        folder = self.recipe.output / "drafter"
         drafter = self.learner.together.whole()
         if self.processes.first and drafter is not None:
-            drafter.eval()
-            save_drafter(
-                drafter,
-                folder,
-                target=self.prepared.target,
-                training=self._facts(acceptance),
-                thinking=self.recipe.data.thinking,
-            )
+            self._write_drafter(drafter, "drafter", acceptance)
         self.processes.wait()
-        return folder
+        return self.recipe.output / "drafter"
+
+    def _write_drafter(self, drafter: Network, name: str, acceptance: Acceptance | None) -> None:
+        """Save a drafter and its card in the folder `name` of the run."""
+        folder, facts = self.recipe.output / name, self._facts(acceptance)
+        thinking = self.recipe.data.thinking
+        save_drafter(drafter.eval(), folder, target=self.prepared.target, training=facts, thinking=thinking)
+        write_card(self.prepared, folder, facts)
 
     def _facts(self, acceptance: Acceptance | None) -> dict[str, Any]:
         """What the finished drafter's folder tells of its training."""
@@ -266,6 +287,7 @@ class Trainer:
         return {
             "steps": self.progress.step,
             "skipped_steps": self.progress.skipped,
+            "broken_samples": self.progress.broken,
             "samples": len(self.prepared.samples),
             "blocks": self.progress.blocks,
             "labels": self.progress.tokens,

@@ -1,0 +1,186 @@
+"""`dspine train --dry-run`: what a run would find wrong, and what it would take, without training or writing.
+
+One rule: the checks are the run's own (recipe, target, template, mask token, taps, sizes, objective, responses), and
+the times are of its own steps, over sequences of all lengths, with a drafter that is thrown away.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dspine.config import Recipe, read_recipe
+from dspine.drafter.registry import KINDS
+from dspine.errors import DataError
+from dspine.target import Target, load_target
+from dspine.target.chat import template_digest
+from dspine.train.features import store_settings
+from dspine.train.materials import selection
+from dspine.train.online import OnlineFeatures
+from dspine.train.prepare import Prepared, build_drafter
+from dspine.train.responses import ResponseRow, TrainingSequence, read_responses, training_sequences
+from dspine.train.sequences import SequenceBatch
+from dspine.train.trainer import Trainer
+
+TIMED = 3  # steps after a first one that is not counted
+STATE_BYTES = 16  # of a trained parameter: weight, gradient and two moments, float32
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What a run would be. Times are of this machine as it was; bytes are those of one process.
+
+    made_up: no responses are there yet, so sequences of the recipe's longest kind stand in for them.
+    target_seconds: of the target's forward for one step's sequences; 0 where a store has been written before.
+    state_bytes: weights, gradients and moments, unsharded. peak_bytes: of this process while stepping.
+    store_bytes: of the feature store on disk; 0 online.
+    """
+
+    target: str
+    template: str
+    mask_token: str
+    taps: tuple[int, ...]
+    drafter: str
+    parameters: int
+    candidates: int
+    draft_vocabulary: int
+    sequences: int
+    tokens: int
+    made_up: bool
+    steps: int
+    step_seconds: float
+    target_seconds: float
+    state_bytes: int
+    peak_bytes: int
+    store_bytes: int
+    device: str
+
+    @property
+    def hours(self) -> float:
+        """Of all steps in one process, measurements and checkpoints left out."""
+        return self.steps * (self.step_seconds + self.target_seconds) / 3600
+
+
+def rehearse(recipe: str | Path, overrides: Sequence[str] = ()) -> Rehearsal:
+    """Check a recipe, and time a few of its steps.
+
+    Raises:
+        DspineError: what the run itself would refuse, and for a target that is yet to be built.
+    """
+    given = read_recipe(recipe, overrides)
+    if given.build.target is not None and not Path(given.target).exists():
+        raise DataError(
+            f"the target of this recipe is not built yet ({given.target})",
+            "Build it first: `dspine train` does that before anything else and can be stopped then (Ctrl-C).",
+        )
+    target = load_target(given.target, dtype=getattr(torch, given.dtype) if given.dtype else None)
+    rows, made_up = _rows(given, target)
+    drafter, share = build_drafter(given, target, rows)
+    sequences = training_sequences(rows, given.training.max_length)
+    few = _spread(sequences, 2 * _micro(given))
+    taps, dtype, longest = drafter.target_layer_ids, given.features.dtype, given.training.max_length
+    online = OnlineFeatures(target, rows, taps, dtype=dtype, max_length=longest)
+    prepared = Prepared(given, target, drafter, online, [s.id for s in sequences], [], [], share)
+    trainer = Trainer(prepared, resume=False)
+    parts, target_seconds = _parts(trainer, [s.id for s in few if s.id in online.lengths])
+    step_seconds = _seconds(trainer, parts)
+    micro_batches = -(-min(given.training.window_samples, len(sequences)) // _micro(given))
+    settings = store_settings(target, rows, taps, dtype=dtype, max_length=longest)
+    stored = given.features.mode != "online"
+    parameters = sum(p.numel() for p in drafter.parameters())
+    return Rehearsal(
+        target=f"{target.name}, {str(target.dtype).removeprefix('torch.')}, head {target.head_digest[:12]}",
+        template=(template_digest(target, thinking=given.data.thinking) or "none")[:12],
+        mask_token=str(given.drafter.mask_token),
+        taps=taps,
+        drafter=KINDS[given.drafter.kind].title,
+        parameters=parameters,
+        candidates=drafter.candidates,
+        draft_vocabulary=target.vocab_size if drafter.draft_ids is None else len(drafter.draft_ids),
+        sequences=len(sequences),
+        tokens=sum(len(sequence.ids) for sequence in sequences),
+        made_up=made_up,
+        steps=trainer.total,
+        step_seconds=step_seconds / len(parts) * micro_batches,
+        target_seconds=0.0 if stored else target_seconds / len(parts) * micro_batches,
+        state_bytes=STATE_BYTES * parameters,
+        peak_bytes=_peak(target.device),
+        store_bytes=sum(map(settings.bytes_of, sequences)) if stored else 0,
+        device=str(target.device),
+    )
+
+
+def _rows(recipe: Recipe, target: Target) -> tuple[list[ResponseRow], bool]:
+    """The responses that are there; else random ones of the recipe's longest kind, one a prompt."""
+    if recipe.data.responses.exists() and (rows := read_responses(recipe.data.responses)):
+        return rows, False
+    count = len(selection(recipe).train) if recipe.data.prompts.exists() else recipe.training.window_samples
+    random = np.random.default_rng(0)
+    prompt = min(recipe.data.max_prompt_tokens // 4, recipe.training.max_length // 4)
+    answer = max(2, min(recipe.data.max_new_tokens, recipe.training.max_length - prompt))
+
+    def ids(size: int) -> list[int]:
+        drawn: list[int] = random.integers(0, target.vocab_size, size).tolist()
+        return drawn
+
+    one = ids(prompt + answer)
+    return [ResponseRow(f"dry-run/{i}", "", [], one[:prompt], one[prompt:], "length") for i in range(count)], True
+
+
+def _micro(recipe: Recipe) -> int:
+    return min(recipe.training.micro_batch or recipe.training.window_samples, recipe.training.window_samples)
+
+
+def _spread(sequences: Sequence[TrainingSequence], count: int) -> list[TrainingSequence]:
+    """So many sequences of all lengths: every n-th by length."""
+    ranked = sorted(sequences, key=lambda sequence: len(sequence.ids))
+    places = np.linspace(0, len(ranked) - 1, min(count, len(ranked))).round().astype(int)
+    return [ranked[place] for place in dict.fromkeys(places.tolist())]
+
+
+def _parts(trainer: Trainer, names: Sequence[str]) -> tuple[list[SequenceBatch], float]:
+    """One or two micro-batches, and how long the target took over them."""
+    size, store = _micro(trainer.recipe), trainer.prepared.store
+    started = time.monotonic()
+    parts = [store.load(names[at : at + size]).to(trainer.prepared.target.device) for at in range(0, len(names), size)]
+    _wait(trainer.prepared.target.device)
+    if trainer.setup.window_samples <= size:
+        parts = parts[:1]  # a window in one pass, as the run takes it
+    return parts, time.monotonic() - started
+
+
+def _seconds(trainer: Trainer, parts: Sequence[SequenceBatch]) -> float:
+    """Of one step over these micro-batches."""
+    device = trainer.prepared.target.device
+    taken = []
+    for step in range(TIMED + 1):
+        started = time.monotonic()
+        report = trainer.learner.step(parts, trainer.moment(min(step, trainer.total - 1)))
+        _wait(device)
+        taken.append(time.monotonic() - started)
+        if report.bad:
+            raise DataError(
+                f"a step has no finite loss and gradient (samples {', '.join(report.bad[:8])})",
+                "Look at these samples, and at training.precision and the target's dtype.",
+            )
+    return min(taken[1:])
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _peak(device: torch.device) -> int:
+    """Most memory held so far: the device's, or this process's."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
