@@ -5,8 +5,8 @@
 
 Two servers run, one plain, and the load goes to one after the other in every repeat, so that a disturbance meets both.
 Beforehand each request is answered alone: that is what every answer under load has to be, to the letter, and what
-those that are broken off have to begin with. Half of the requests are greedy, half sampled with a seed. "lost" are requests
-without a whole answer, "mixed" those with another one. Tokens are those returned to clients that stayed; first-token
+those that are broken off have to begin with. Half of the requests are greedy, half sampled with a seed. "lost" are
+requests without a whole answer, "mixed" those with another one. Tokens are those returned to clients that stayed; first-token
 times run from the request to its first piece of text, waiting for a slot included. `--prompts` has lines
 {"messages": [...]}; nano has prompts of its own.
 """
@@ -31,7 +31,7 @@ import httpx
 
 @dataclass(frozen=True)
 class Given:
-    """What a client got: text, tokens as the server counts them (None: it left), seconds to the first text and in all."""
+    """What a client got: text, tokens by the server's count (None: it left), seconds to the first text and in all."""
 
     text: str
     tokens: int | None
@@ -68,7 +68,7 @@ def main() -> None:
                 found.append(asyncio.run(load(url, requests, asked.clients, leaving)))
         tau = metric(drafted, "dspine_tau")
     print(
-        f"{asked.clients} clients, {asked.slots} slots, {len(requests)} requests of at most {asked.max_tokens} tokens, "
+        f"{asked.clients} clients, {asked.slots} slots, {len(requests)} requests of at most {asked.max_tokens} tokens,"
     )
     print(f"{len(leaving)} broken off; {asked.target}, tau {tau:.2f}; medians of {asked.repeats} interleaved repeats\n")
     print("| server | tokens/s | first token p50, s | p95, s | lost | mixed |\n|---|---|---|---|---|---|")

@@ -99,7 +99,9 @@ def test_without_it_there_is_no_page(server):
 @pytest.fixture
 def browser(tmp_path):
     """Headless Chromium."""
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: pip install selenium")
+    webdriver = pytest.importorskip(
+        "selenium.webdriver", reason="selenium is not installed: pip install 'dspine[browser]'"
+    )
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver is None:
         pytest.skip("no chromium here; Debian's packages are chromium and chromium-driver")
