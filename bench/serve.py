@@ -6,9 +6,9 @@
 Two servers run, one plain, and the load goes to one after the other in every repeat, so that a disturbance meets both.
 Beforehand each request is answered alone: that is what every answer under load has to be, to the letter, and what
 those that are broken off have to begin with. Half of the requests are greedy, half sampled with a seed. "lost" are
-requests without a whole answer, "mixed" those with another one. Tokens are those returned to clients that stayed; first-token times
-run from the request to its first piece of text, waiting for a slot included. `--prompts` has lines {"messages": [...]};
-nano has prompts of its own.
+requests without a whole answer, "mixed" those with another one. Tokens are those returned to clients that stayed; times
+to the first token run from the request to its first piece of text, waiting for a slot included. `--prompts` has lines
+{"messages": [...]}; nano has prompts of its own.
 """
 
 from __future__ import annotations
