@@ -15,6 +15,7 @@ from dspine.cli.chat import chat
 from dspine.cli.console import open_streams
 from dspine.cli.data import data
 from dspine.cli.demo import demo
+from dspine.cli.doctor import doctor
 from dspine.cli.evaluate import evaluate
 from dspine.cli.export import export
 from dspine.cli.generate import generate
@@ -35,7 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, generate, chat, serve, train, regenerate, bench, profile_verify, lab, export, info):
+for command in (demo, generate, chat, serve, train, regenerate, bench, profile_verify, lab, export, info, doctor):
     app.command()(command)
 app.command("eval")(evaluate)
 app.add_typer(data, name="data")

@@ -1,0 +1,193 @@
+"""The doctor: why does a drafter accept little?
+
+One rule: a cause is named on evidence. A correction that is tried on the loaded network and lets it predict better
+names its cause; what cannot be tried (how prompts are rendered, what codes were rounded to) is named by the record in
+the file. Sources: DSpine (arXiv 2609.36173); public failures of drafters, whose commonest symptom is a low acceptance
+and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dspine.checkpoint import CheckpointConfig
+from dspine.decode.engine import Engine
+from dspine.decode.records import Completion
+from dspine.decode.sampling import SamplingParams
+from dspine.drafter.eagle3 import Eagle3
+from dspine.drafter.registry import Network
+from dspine.errors import DataError
+from dspine.evaluate.acceptance import places, tau
+from dspine.evaluate.forcing import Passage, forced
+from dspine.evaluate.pair import Pair
+from dspine.evaluate.suspects import Gain, gain, suspects, tapped_layers
+from dspine.progress import Meter
+from dspine.target.model import Target
+
+HEALTHY = "healthy"
+AGREE = 0.02  # teacher-forced accuracy and generated acceptance of place 1, at the same anchors
+FAR = 0.6  # of the tau that the drafter had on held-out prompts when it was trained
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A cause by name, in words, and what to do; the gain of its correction where one was tried."""
+
+    cause: str
+    says: str
+    fix: str
+    gain: Gain | None = None
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found of a pair.
+
+    forced: accuracy by place, everything before it correct. generated: acceptance by place once all before it stood.
+    forced_at_rounds: of place 1, at the anchors that generation had.
+    agreement: mean cosine of the last readout and the right token's code; None without codes.
+    findings: the likeliest first; none where the drafter is healthy.
+    """
+
+    pair: Pair
+    tau: float
+    prompts: int
+    rounds: int
+    forced: tuple[float, ...]
+    forced_at_rounds: float | None
+    generated: tuple[float, ...]
+    agreement: float | None
+    findings: tuple[Finding, ...]
+
+    @property
+    def verdict(self) -> str:
+        """The likeliest cause, or "healthy"."""
+        return self.findings[0].cause if self.findings else HEALTHY
+
+    def as_json(self) -> dict[str, Any]:
+        return {"verdict": self.verdict, **asdict(self), "pair": self.pair.facts()}
+
+
+def diagnose(
+    target: Target,
+    drafter: Network,
+    config: CheckpointConfig,
+    prompts: Sequence[Sequence[int]],
+    *,
+    thinking: bool = False,
+    max_new_tokens: int = 128,
+) -> Diagnosis:
+    """Examine a loaded pair.
+
+    Args:
+        config: of the drafter's folder.
+        prompts: token ids of a few prompts like those that it will meet, rendered by the target's template.
+        thinking: whether they were rendered with thinking on.
+
+    Raises:
+        DataError: the target answers none of them with more than a token.
+    """
+    pair = Pair.of(target, drafter, config, thinking=thinking)
+    params = SamplingParams(temperature=0.0, max_new_tokens=max_new_tokens)
+    answers = Engine(target, drafter).generate([list(prompt) for prompt in prompts], params)
+    rounds = [answer.rounds for answer in answers]
+    if not any(record.proposed for records in rounds for record in records):
+        raise DataError(
+            "no prompt has an answer long enough to draft", "Give prompts that the target answers at length."
+        )
+    shares = [place.conditional for place in places(rounds)]
+    found = list(_recorded(pair))
+    by_place: list[float] = []
+    first: float | None = None
+    agreement: float | None = None
+    if not isinstance(drafter, Eagle3):  # which drafts from its own output, a token a step
+        passages = _passages(target, answers, drafter)
+        base = forced(drafter, passages)
+        by_place, first = base.places, forced(drafter, passages, at_rounds=True).places[0]
+        agreement = float(base.agreement[base.known].mean()) if pair.codes else None
+        known = list(suspects(target, drafter))
+        better = []
+        with Meter("trials", len(known), "trials") as meter:
+            for number, suspect in enumerate(known, start=1):
+                brought = gain(base, suspect.tried(drafter, passages))
+                if brought.clear:
+                    says = f"{suspect.says}: {brought.accuracy:+.1%} accuracy a place"
+                    better.append(Finding(suspect.cause, says, suspect.fix, brought))
+                meter.update(number, number)
+        better.sort(key=lambda finding: -finding.gain.accuracy if finding.gain else 0.0)
+        found = [*better, *found]
+        found += _by_acceptance(first, shares[0])
+    length = tau(rounds)
+    if not found and pair.trained_tau is not None and length < FAR * pair.trained_tau:
+        found.append(
+            Finding(
+                "prompts",
+                f"tau is {length:.2f}, and was {pair.trained_tau:.2f} on held-out prompts of its training",
+                "These prompts are unlike those that it was trained on: train it on such prompts.",
+            )
+        )
+    return Diagnosis(
+        pair=pair,
+        tau=length,
+        prompts=len(prompts),
+        rounds=sum(map(len, rounds)),
+        forced=tuple(by_place),
+        forced_at_rounds=first,
+        generated=tuple(shares),
+        agreement=agreement,
+        findings=tuple(sorted(found, key=lambda finding: finding.cause in SLIGHT)),
+    )
+
+
+SLIGHT = ("codes_rounded",)  # named, and hardly ever why acceptance is low
+
+
+def _passages(target: Target, answers: Sequence[Completion], drafter: Network) -> list[Passage]:
+    taps = tapped_layers(target, drafter.target_layer_ids)
+    return [Passage.of(target, answer, taps) for answer in answers if len(answer.token_ids) > 1]
+
+
+def _recorded(pair: Pair) -> Iterator[Finding]:
+    """What the record in the file and the numbers in memory say by themselves."""
+    codes = pair.codes
+    if codes is not None and not codes.unit:
+        yield Finding(
+            "codes", f"codes with norms of {codes.norms[0]:.3f} to {codes.norms[1]:.3f}", "Fetch the checkpoint again."
+        )
+    if pair.mask_in_text:
+        yield Finding(
+            "mask_token",
+            f"the mask token {pair.mask_token_id} ({pair.mask_token}) is one that texts are made of",
+            "Set mask_token_id to the one of the training run: an unused special token, or a row beyond the tokenizer.",
+        )
+    if pair.thinking_recorded is not None and pair.thinking_recorded != pair.thinking_now:
+        words = {True: "on", False: "off"}
+        yield Finding(
+            "thinking",
+            f"trained with thinking {words[pair.thinking_recorded]}, asked with thinking {words[pair.thinking_now]}",
+            "Ask as it was trained (--thinking), or train it on such answers.",
+        )
+    elif pair.same_template is False:
+        yield Finding(
+            "template",
+            "trained with another chat template than the target has now "
+            f"({(pair.template_recorded or 'none')[:12]}, now {(pair.template_now or 'none')[:12]})",
+            "Use the template of the training run, or train the drafter on answers under this one.",
+        )
+    if codes is not None and codes.rounded == "float16":
+        yield Finding(
+            "codes_rounded",
+            "the transfer codes were rounded to float16 on their way here",
+            "Codes belong in float32: export them again from the checkpoint that was trained.",
+        )
+
+
+def _by_acceptance(teacher_forced: float, generated: float) -> Iterator[Finding]:
+    if abs(teacher_forced - generated) > AGREE:
+        yield Finding(
+            "decoding",
+            f"place 1 is right at {teacher_forced:.1%} of rounds by the training forward, and stood at {generated:.1%}",
+            "Training and decoding compute different things: positions, mask or features differ. Please report it.",
+        )
