@@ -26,8 +26,9 @@ from dspine.target.chat import template_digest
 from dspine.target.model import Target
 from dspine.train.prompts import Prompt, prompts_digest
 from dspine.train.questions import Question, longest_prompt, questions, refuse_repeated_ids, turns_of
+from dspine.train.reply import Reply
 from dspine.train.responses import ResponseMeta, ResponseRow, ResponseWriter
-from dspine.train.server import Reply, Server, refuse_unsent, served_answers
+from dspine.train.server import Server, refuse_unsent, served_answers
 
 # Parameters under which an answer would not end as the target ends it, or that a file cannot remember.
 REFUSED = ("stop", "stop_token_ids", "ignore_eos", "processors", "logprobs")

@@ -21,6 +21,7 @@ from dspine.decode.sampling import SamplingParams
 from dspine.errors import ConfigError, DataError, DspineError, RequestError
 from dspine.target.model import Target
 from dspine.train.questions import Question
+from dspine.train.reply import Passing, Reply, read_reply
 
 PASSING = (408, 409, 425, 429, 500, 502, 503, 504)  # states of a server that may be over soon
 FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0  # seconds before a second try, and before any
@@ -50,26 +51,6 @@ class Server:
     timeout: float = 600.0
     api_key_env: str | None = None
     first_wait: float = field(default=FIRST_WAIT, repr=False)
-
-
-@dataclass(frozen=True)
-class Reply:
-    """A server's answer: ids, ending with the end token if the finish reason is "stop".
-
-    exact: whether the server gave the ids; else its text was made into ids again.
-    """
-
-    token_ids: tuple[int, ...]
-    finish_reason: str
-    exact: bool
-
-
-class _Passing(Exception):
-    """A fault that may be over soon; `after` is the wait in seconds that the server asked for."""
-
-    def __init__(self, what: str, after: float | None = None) -> None:
-        super().__init__(what)
-        self.after = after
 
 
 def served_answers(
@@ -178,8 +159,8 @@ class _Asking:
         body = self._body(question, params)
         for tried in range(self.server.retries + 1):
             try:
-                return _reply(await self._post(client, body), self.target)
-            except _Passing as fault:
+                return read_reply(await self._post(client, body), self.target)
+            except Passing as fault:
                 if tried == self.server.retries:
                     raise DataError(
                         f"{self.server.url} failed {tried + 1} times on {question.id!r}, last: {fault}",
@@ -199,9 +180,9 @@ class _Asking:
         try:
             response = await client.post(self._at("completions"), json=body | sent)
         except httpx.TransportError as error:
-            raise _Passing(str(error) or type(error).__name__) from error
+            raise Passing(str(error) or type(error).__name__) from error
         if response.status_code in PASSING:
-            raise _Passing(f"HTTP {response.status_code}", _seconds(response.headers.get("Retry-After")))
+            raise Passing(f"HTTP {response.status_code}", _seconds(response.headers.get("Retry-After")))
         if refused := {name for name in sent if response.is_error and name in response.text}:
             self.extensions = {name: value for name, value in self.extensions.items() if name not in refused}
             return await self._post(client, body)
@@ -211,7 +192,7 @@ class _Asking:
         try:
             return response.json()
         except ValueError as error:
-            raise _Passing(f"an answer that is not JSON: {error}") from error
+            raise Passing(f"an answer that is not JSON: {error}") from error
 
 
 def refuse_unsent(params: SamplingParams) -> None:
@@ -226,41 +207,6 @@ def refuse_unsent(params: SamplingParams) -> None:
         raise RequestError(
             f"a server is not asked with {', '.join(changed)}", "Leave it out, or answer without a server."
         )
-
-
-def _reply(body: Any, target: Target) -> Reply:
-    """Read a completion.
-
-    Raises:
-        _Passing: it was broken off.
-        DataError: it holds ids that the target does not have.
-    """
-    try:
-        choice = body["choices"][0]
-        finish, text, given = choice["finish_reason"], choice["text"], choice.get("token_ids")
-    except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise _Passing(f"an answer without a completion: {str(body)[:200]}") from error
-    if finish not in ("stop", "length"):
-        raise _Passing(f"an answer that ended with {finish!r}")
-    # A cap may cut through a character, of which the text then shows that it is broken.
-    whole = text.rstrip("\ufffd") if finish == "length" else text
-    ids = list(given) if given else target.tokenizer(whole, add_special_tokens=False)["input_ids"]
-    if finish == "stop" and not (ids and ids[-1] in target.eos_ids):
-        ids.append(_end(target, choice.get("matched_stop")))
-    if not ids:
-        raise _Passing("an empty answer")
-    if max(ids) >= target.vocab_size:
-        what = f"the server answered with the token id {max(ids)}; {target.name} has {target.vocab_size}"
-        raise DataError(what, "It serves another model.")
-    return Reply(tuple(ids), finish, bool(given))
-
-
-def _end(target: Target, matched: Any) -> int:
-    """The end token of an answer: as the server says, else the tokenizer's."""
-    if isinstance(matched, int) and matched in target.eos_ids:
-        return matched
-    own = target.tokenizer.eos_token_id
-    return int(own) if own in target.eos_ids else min(target.eos_ids)
 
 
 async def _first(live: dict[asyncio.Task[Reply], Question]) -> list[asyncio.Task[Reply]]:
