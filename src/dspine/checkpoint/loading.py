@@ -19,11 +19,12 @@ from dspine.checkpoint.opening import Checkpoint, find_drafter, open_checkpoint
 from dspine.checkpoint.public.tables import check_tables
 from dspine.checkpoint.public.vocabulary import mapped_ids
 from dspine.checkpoint.schema import READY, parameter_shapes, to_module
+from dspine.checkpoint.temperatures import TEMPERATURES, read_temperatures
 from dspine.checkpoint.vocabulary import read_vocabulary
 from dspine.checkpoint.weights import check_dtypes, check_names, read
 from dspine.drafter.config import DSpineConfig
 from dspine.drafter.dspine import DSpine
-from dspine.drafter.registry import Network
+from dspine.drafter.registry import Network, confidence_head_of
 from dspine.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def load_drafter(
     check_tables(checkpoint.tables, target, draft_ids, checkpoint.config.folder)
     drafter = _build(checkpoint, read_tensors(checkpoint), target, draft_ids, dtype or target.dtype)
     drafter = drafter.to(device=target.device).eval()
+    _calibrate(drafter, checkpoint.config.folder)
     if packed:
         drafter.pack()
     return drafter
@@ -108,6 +110,20 @@ def read_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
         )
     shapes = checkpoint.trained
     return loaded | {name: torch.zeros(shapes[name]) for name in checkpoint.absent}
+
+
+def _calibrate(drafter: Network, folder: Path) -> None:
+    """Give the confidence head the temperatures that lie beside the weights."""
+    temperatures = read_temperatures(folder, drafter.candidates)
+    if temperatures is None:
+        return
+    head = confidence_head_of(drafter)
+    if head is None:
+        raise CheckpointError(
+            f"{folder / TEMPERATURES} lies there, and this drafter gives no confidences",
+            "File and weights are of different drafters: remove the file.",
+        )
+    head.temperatures = torch.tensor(temperatures, device=head.proj.weight.device)
 
 
 def _draft_ids(checkpoint: Checkpoint) -> Tensor | None:

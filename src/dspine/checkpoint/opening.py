@@ -31,6 +31,7 @@ from dspine.checkpoint.record import (
 )
 from dspine.checkpoint.schema import Shapes, parameter_shapes
 from dspine.checkpoint.split import TRANSFER
+from dspine.checkpoint.temperatures import TEMPERATURES
 from dspine.checkpoint.vocabulary import VOCABULARY
 from dspine.checkpoint.weights import StoredTensor, stored, weight_files
 from dspine.drafter.config import DSpineConfig
@@ -170,7 +171,7 @@ def drafter_digest(name_or_path: str | Path) -> str:
     """
     folder = find_drafter(name_or_path)
     digest = hashlib.sha256()
-    side = [folder / name for name in (CONFIG, TRANSFER, VOCABULARY) if (folder / name).is_file()]
+    side = [folder / name for name in (CONFIG, TRANSFER, VOCABULARY, TEMPERATURES) if (folder / name).is_file()]
     for file in sorted([*side, *weight_files(folder)]):
         with file.open("rb") as opened:
             digest.update(f"{file.name} {hashlib.file_digest(opened, 'sha256').hexdigest()}\n".encode())

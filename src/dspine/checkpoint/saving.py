@@ -27,6 +27,7 @@ from dspine.checkpoint.public.decoder import decoder_json
 from dspine.checkpoint.record import CONFIG, FORMAT_VERSION, VocabularyRecord
 from dspine.checkpoint.schema import file_name, parameter_shapes
 from dspine.checkpoint.split import TRANSFER
+from dspine.checkpoint.temperatures import TEMPERATURES
 from dspine.checkpoint.vocabulary import VOCABULARY, write_vocabulary
 from dspine.checkpoint.weights import INDEX, WEIGHTS, is_finite
 from dspine.drafter.dspine import DSpine
@@ -37,7 +38,7 @@ from dspine.target.chat import template_digest
 if TYPE_CHECKING:
     from dspine.target.model import Target
 
-_OURS = frozenset({CONFIG, WEIGHTS, INDEX, TRANSFER, VOCABULARY})
+_OURS = frozenset({CONFIG, WEIGHTS, INDEX, TRANSFER, VOCABULARY, TEMPERATURES})
 _SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
 _DTYPES = (torch.bfloat16, torch.float32)
 

@@ -11,6 +11,7 @@ import typer
 
 from dspine import __version__
 from dspine.cli.bench import bench
+from dspine.cli.calibrate import calibrate
 from dspine.cli.chat import chat
 from dspine.cli.console import open_streams
 from dspine.cli.data import data
@@ -36,7 +37,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, generate, chat, serve, train, regenerate, bench, profile_verify, lab, export, info, doctor):
+COMMANDS = (
+    demo,
+    generate,
+    chat,
+    serve,
+    train,
+    regenerate,
+    bench,
+    calibrate,
+    profile_verify,
+    lab,
+    export,
+    info,
+    doctor,
+)
+for command in COMMANDS:
     app.command()(command)
 app.command("eval")(evaluate)
 app.add_typer(data, name="data")

@@ -112,7 +112,9 @@ class MarkovSelection(nn.Module):
         proposal = drafted(hidden, scores, anchors, law, uniforms)
         with stage("draft/confidence"):
             logits = self.confidence_logits(hidden, proposal.predecessors(anchors))
-        return proposal if logits is None else replace(proposal, confidence=logits.sigmoid())
+        if logits is None or self.confidence_head is None:
+            return proposal
+        return replace(proposal, confidence=self.confidence_head.chances(logits))
 
     def _serial(self, hidden: Tensor, scores: Tensor, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
         state: Tensor | None = None

@@ -326,7 +326,7 @@ class DSpine(nn.Module):
             state = states.hidden
             if self.config.refined:
                 state = self.refine(states.last, proposal.predecessors(anchors), states.farther)
-            return replace(proposal, confidence=self.confidence_head(state).sigmoid())
+            return replace(proposal, confidence=self.confidence_head.chances(self.confidence_head(state)))
 
     def _chosen(self, states: BlockStates, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
         if not self.config.refined:

@@ -249,7 +249,7 @@ class Eagle3(nn.Module):
         confidence = None
         if self.confidence_head is not None:
             with stage("draft/confidence"):
-                confidence = self.confidence_head(torch.stack(states, dim=1)).sigmoid()
+                confidence = self.confidence_head.chances(self.confidence_head(torch.stack(states, dim=1)))
         return self.tables.proposal(tokens, probs, confidence)
 
     def step(self, cache: RowCache, span: Span, tokens: Tensor, feature: Tensor) -> Tensor:

@@ -72,11 +72,21 @@ class MarkovHead(nn.Module):
 
 
 class ConfidenceHead(nn.Module):
-    """ζ = w · x + b, whose sigmoid estimates the chance that a place is accepted if those before it are."""
+    """ζ = w · x + b, whose sigmoid estimates the chance that a place is accepted if those before it are.
+
+    temperatures: (M,) T_k of a calibration, see `chances`; None: there is none. No part of the weights.
+    """
+
+    temperatures: Tensor | None
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.proj = _linear(width, 1)
+        self.register_buffer("temperatures", None, persistent=False)
+
+    def chances(self, logits: Tensor) -> Tensor:
+        """σ(ζ_k / T_k) of logits (..., M)."""
+        return (logits if self.temperatures is None else logits / self.temperatures).sigmoid()
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., width) → logits (...), at least float32."""

@@ -149,7 +149,9 @@ class ParallelDrafter(nn.Module, Generic[S]):
         proposal = self.selection.select(hidden, anchors, law, uniforms)
         with stage("draft/confidence"):
             logits = self.confidence_logits(hidden, proposal.predecessors(anchors))
-        return proposal if logits is None else replace(proposal, confidence=logits.sigmoid())
+        if logits is None or self.confidence_head is None:
+            return proposal
+        return replace(proposal, confidence=self.confidence_head.chances(logits))
 
     def confidence_logits(self, hidden: Tensor, predecessors: Tensor) -> Tensor | None:
         """ζ (..., M) of the head beside the selection, by H (..., M, d), detached, and the token before each place."""

@@ -19,6 +19,7 @@ from dspine.drafter.domino import DominoConfig, domino
 from dspine.drafter.dspark import DSparkConfig, dspark
 from dspine.drafter.dspine import DSpine
 from dspine.drafter.eagle3 import Eagle3, Eagle3Config
+from dspine.drafter.markov import ConfidenceHead
 from dspine.drafter.parallel import ParallelDrafter
 from dspine.drafter.transfer import TransferSpace
 
@@ -61,3 +62,11 @@ def kind_of(drafter: Network) -> str:
 def kind_for(config: BackboneConfig) -> Kind:
     """The kind whose sizes these are."""
     return next(kind for kind in KINDS.values() if kind.config is type(config))
+
+
+def confidence_head_of(drafter: object) -> ConfidenceHead | None:
+    """The confidence head of a network, its own or its selection's; None: it gives no confidences."""
+    for owner in (drafter, getattr(drafter, "selection", None)):
+        if isinstance(head := getattr(owner, "confidence_head", None), ConfidenceHead):
+            return head
+    return None
