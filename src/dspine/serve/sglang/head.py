@@ -6,7 +6,7 @@ the walk hands on the very law that it drew from. Source: DSpine (arXiv 2609.361
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from sglang.srt.models.dflash import candidate_topk
@@ -20,18 +20,17 @@ class DraftHead(nn.Module):
     """The target's LM head, or its rows of a restricted draft vocabulary.
 
     Args:
-        served: SGLang's LM-head module.
-        weight: its rows (V, d).
+        rows: the whole head (V, d).
         draft_ids: (V_d) sorted ids that may be proposed; None = all of V.
     """
 
-    def __init__(self, served: Any, weight: Tensor, draft_ids: Tensor | None) -> None:
+    def __init__(self, rows: Tensor, draft_ids: Tensor | None) -> None:
         super().__init__()
-        self.rows = weight
+        self.rows = rows
         self.draft_ids = draft_ids
-        # What SGLang's top-k reads of a head: the module itself, or this one in its place.
+        # What SGLang's top-k reads of a head.
         self.quant_method = None
-        self.weight = weight if draft_ids is None else weight[draft_ids].contiguous()
+        self.weight = rows if draft_ids is None else rows[draft_ids].contiguous()
         self.org_vocab_size = len(self.weight)
 
     def top(self, hidden: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -72,8 +72,15 @@ class DSpineDraftModel(DFlashDraftModel):
         """
         if self._head is not None:
             raise ServeError("a drafter's weights cannot be changed while it serves", "Start the server anew.")
-        self._loaded = read_tensors(self._checkpoint)
-        super().load_weights((name, self._loaded[name]) for name in self._checkpoint.trained)
+        loaded = self._loaded = read_tensors(self._checkpoint)
+        for parameter in self.parameters():
+            parameter.data.fill_(torch.nan)
+        super().load_weights((name, loaded[name]) for name in self._checkpoint.trained)
+        left = [name for name, parameter in self.named_parameters() if bool(parameter.isnan().any())]
+        if left:  # SGLang keeps to itself what it could not place
+            raise ServeError(
+                f"SGLang filled none or not all of {', '.join(left)}", "Please report this to the dspine project."
+            )
 
     def attach(self, target: ServedTarget) -> Iterator[str]:
         """Take the target's tables, and yield warnings about how it fits.
@@ -94,7 +101,7 @@ class DSpineDraftModel(DFlashDraftModel):
         assert self._checkpoint.transfer is not None
         self.codes = self._checkpoint.transfer.space(beside, target.head_weight).codes
         ids = read_vocabulary(config)
-        self._head = DraftHead(target.head, target.head_weight, None if ids is None else ids.to(self.codes.device))
+        self._head = DraftHead(target.head_weight, None if ids is None else ids.to(self.codes.device))
         self._loaded = None
         return iter(()) if target.tokenizer is None else warnings_of(config, target, None)
 
