@@ -61,6 +61,12 @@ def test_what_is_not_said_is_filled_in():
     assert args.max_running_requests == 48
 
 
+def test_a_quantised_target_does_not_quantise_its_drafter():
+    args = resolve("--quantization", "fp8", *PUBLISHED)
+    assert args.quantization == "fp8"
+    assert args.speculative_draft_model_quantization is None
+
+
 def test_a_shorter_block_is_taken_and_a_longer_one_refused():
     assert resolve("--speculative-num-draft-tokens", "5", *PUBLISHED).speculative_num_draft_tokens == 5
     assert "--speculative-num-draft-tokens 16: this drafter was trained with blocks of 8" in refused(

@@ -18,11 +18,13 @@ LENGTH = 3  # the prefill's token, and two of the first round
 RARE = 5.0  # expected counts below it are pooled
 SURE = 1e-4  # chance of a false alarm
 
-PARAMS = [
-    {"temperature": 1.5},
-    {"temperature": 1.8, "top_p": 0.8},
-    {"temperature": 1.8, "top_k": 6},
-    {"temperature": 2.0, "min_p": 0.1, "top_p": 0.95},
+# Places where nano hesitates: a prompt, and how much of its greedy answer is already there.
+CASES = [
+    (0, 9, {"temperature": 1.5}),
+    (0, 9, {"temperature": 1.8, "top_p": 0.8}),
+    (0, 9, {"temperature": 1.8, "top_k": 6}),
+    (0, 9, {"temperature": 2.0, "min_p": 0.1, "top_p": 0.95}),
+    (3, 14, {"temperature": 1.5}),
 ]
 
 
@@ -45,12 +47,13 @@ def exact(target, prompt: list[int], params: SamplingParams) -> dict[tuple[int, 
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("sampling", PARAMS, ids=str)
-def test_continuations_have_their_exact_chances(drafted, target, sampling):
-    prompt = asked(target, 1)[0]
+@pytest.mark.parametrize(("which", "answered", "sampling"), CASES, ids=str)
+def test_continuations_have_their_exact_chances(drafted, plain, target, which, answered, sampling):
+    prompt = asked(target, which + 1)[which]
+    prompt += plain.generate(prompt, max_new_tokens=answered)["output_ids"]
     chances = exact(target, prompt, SamplingParams(**sampling))
     cells = {cell: chance for cell, chance in chances.items() if chance * ANSWERS >= RARE}
-    assert len(cells) > 8  # else the test could not tell laws apart
+    assert len(cells) > 5  # else the test could not tell laws apart
     answers = []
     for _ in range(0, ANSWERS, 16):
         answers += drafted.together([prompt] * 16, max_new_tokens=LENGTH, ignore_eos=True, **sampling)

@@ -70,7 +70,8 @@ def guard_other_algorithms(server_args: Any, previous: Callable[[Any], None]) ->
     """
     args = resolving_view(server_args)
     algorithm, drafter = args.speculative_algorithm, args.speculative_draft_model_path
-    if algorithm is not None and algorithm.upper() != NAME and drafter is not None and is_dspine(drafter):
+    other = algorithm is not None and algorithm.upper() != NAME
+    if other and drafter is not None and is_dspine(drafter, args.speculative_draft_model_revision):
         raise ServeError(
             f"--speculative-algorithm {algorithm}: {drafter} holds a DSpine drafter",
             f"sglang serve --model-path {args.model_path} --speculative-algorithm {NAME} "

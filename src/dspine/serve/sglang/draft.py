@@ -88,7 +88,7 @@ def _right_command(folder: Path, found: str) -> str:
     )
 
 
-def is_dspine(name: str) -> bool:
+def is_dspine(name: str, revision: str | None) -> bool:
     """Whether a folder or hub id holds a DSpine drafter; no if it cannot be read (SGLang says so itself)."""
     try:
         if Path(name).is_dir():
@@ -96,7 +96,7 @@ def is_dspine(name: str) -> bool:
             return method(Contents(folder, read_json(folder), stored(folder))) == DSPINE
         if _is_local(name):
             return False
-        folder = Path(hf_hub_download(name, CONFIG)).parent
+        folder = Path(hf_hub_download(name, CONFIG, revision=revision)).parent
         return method(Contents(folder, read_json(folder), {})) == DSPINE
     except (CheckpointError, *_UNREACHABLE):
         return False
