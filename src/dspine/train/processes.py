@@ -1,7 +1,7 @@
 """The processes of a run: which one this is, and what all of them sum and decide together.
 
 One rule: every process reaches the same numbers and the same decisions; the first one alone writes. They are launched
-by `accelerate launch` or `torchrun`, one a device; a process that was launched alone talks to nobody.
+by `torchrun` or `accelerate launch --multi_gpu`, one a device; a process that was launched alone talks to nobody.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def join() -> Processes:
         if os.environ.get(flag, "false").lower() == "true":
             raise ConfigError(
                 f"the launcher asks for {flag.removeprefix('ACCELERATE_USE_')}, which the recipe decides",
-                "Launch with --multi_gpu (or --multi_cpu) alone, and set training.sharded: true to share out weights.",
+                "Launch with --multi_gpu alone, and set training.sharded: true to share out weights.",
             )
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return ALONE

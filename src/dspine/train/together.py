@@ -9,6 +9,7 @@ forward. Whatever is saved is whole, and loads in any number of processes.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -55,9 +56,11 @@ class Together:
             fully_shard(self._module)
         elif processes.count > 1:
             # Some kinds leave weights out of some steps' graphs (a head whose share of the loss is 0 still counts).
-            self._module = DistributedDataParallel(
-                self._module, broadcast_buffers=False, find_unused_parameters=True, gradient_as_bucket_view=True
-            )
+            with warnings.catch_warnings():  # the name that torch 2.11 knows is an old one in 2.13
+                warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
+                self._module = DistributedDataParallel(
+                    self._module, broadcast_buffers=False, find_unused_parameters=True, gradient_as_bucket_view=True
+                )
 
     def __call__(self, *inputs: Any) -> tuple[Tensor, ...]:
         """`compute` of the inputs; every process must call it equally often."""
