@@ -17,8 +17,8 @@ LAWS = {
 }
 
 
-def prepared(draft_ids=None):
-    drafter = small_drafter(draft_ids=draft_ids)
+def prepared(draft_ids=None, **sizes):
+    drafter = small_drafter(draft_ids=draft_ids, **sizes)
     torch.manual_seed(5)
     cache = drafter.new_cache(3)
     features = torch.randn(3, 9, drafter.config.feature_size)
@@ -98,3 +98,17 @@ def test_a_row_does_not_depend_on_its_batch():
     for row in range(3):
         alone = drafter.propose(cache, row, anchors[row : row + 1], law.rows([row]), uniforms[row : row + 1])
         assert torch.equal(alone.tokens[0], together.tokens[row])
+
+
+@pytest.mark.parametrize("law", [LAWS["greedy"], LAWS["temperature"]], ids=["greedy", "temperature"])
+def test_a_shorter_block_is_the_beginning_of_a_longer_one(law):
+    """Rows see none behind them, so that an engine may draft fewer places than the drafter was trained with."""
+    uniforms = torch.rand(3, 5, generator=torch.Generator().manual_seed(2))
+    whole, cache, anchors = prepared()
+    expected = whole.propose(cache, 0, anchors, law, uniforms)
+    for size in (2, 4):
+        drafter, cache, _ = prepared(block_size=size)
+        proposal = drafter.propose(cache, 0, anchors, law, uniforms[:, : size - 1])
+        assert torch.equal(proposal.tokens, expected.tokens[:, : size - 1])
+        if not law.greedy:
+            torch.testing.assert_close(proposal.probs, expected.probs[:, : size - 1], atol=1e-6, rtol=0)
