@@ -38,7 +38,7 @@ test-slow: $(VENV)/.tools $(VENV)/.smollm2
 	@$(BIN)/python -m pytest -m slow
 
 test-sglang: $(SGLANG_VENV)/.plugin
-	$(SAY) 'Running the tests of the plugin inside SGLang $(SGLANG): five to ten minutes on two cores'
+	$(SAY) 'Running the tests of the plugin inside SGLang $(SGLANG): about ten minutes on two cores'
 	@SGLANG_USE_CPU_ENGINE=1 TORCHDYNAMO_DISABLE=1 $(SGLANG_VENV)/bin/python -m pytest tests/sglang
 
 lint: $(VENV)/.tools
@@ -91,7 +91,7 @@ $(VENV)/.smollm2: $(VENV)/.created
 # what it lacks without them is tests/sglang/cpu. torch's CPU build has to be what the index offers, or be installed
 # into the environment first.
 $(SGLANG_VENV)/.sglang: tests/sglang/requirements.txt
-	$(SAY) 'Creating $(SGLANG_VENV): torch (190 MB), triton (290 MB), SGLang $(SGLANG) (35 MB) and 100 small packages; three minutes'
+	$(SAY) 'Creating $(SGLANG_VENV): torch (190 MB), triton (290 MB), SGLang $(SGLANG) (35 MB) and 100 small packages'
 	@$(PYTHON) -m venv $(SGLANG_VENV)
 	@$(SGLANG_PIP) install --quiet torch==2.13.0
 	@$(SGLANG_PIP) install --quiet --no-deps sglang==$(SGLANG) -r tests/sglang/requirements.txt
