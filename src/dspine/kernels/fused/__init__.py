@@ -1,0 +1,1 @@
+"""Triton kernels, each beside a plain definition of `dspine.kernels` and with its signature; the extra `kernels`."""
