@@ -13,7 +13,7 @@ from tests.support.tiny_target import tiny_target
 from tests.train.test_trainer import recipe, steps_of  # noqa: F401  recipe is a fixture
 
 from dspine.checkpoint import load_drafter
-from dspine.errors import ConfigError
+from dspine.errors import ConfigError, DataError
 from dspine.train import measure, rehearsal, trainer
 from dspine.train.agreement import Agreement
 from dspine.train.card import OURS
@@ -123,3 +123,15 @@ def test_a_dry_run_checks_and_times_and_writes_nothing(recipe, tmp_path, monkeyp
     assert rehearse(recipe, ["data.max_new_tokens=20"]).made_up
     with pytest.raises(ConfigError, match="is not a token"):
         rehearse(recipe, ["drafter.mask_token=nothing"])
+
+
+def test_a_dry_run_refuses_what_the_run_would(recipe, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(rehearsal, "load_target", lambda name, dtype=None: tiny_target())
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ConfigError, match="not installed"):
+        rehearse(recipe, ["training.trackers=[wandb]"])
+    missing = f"data.prompts={tmp_path / 'none.jsonl'}"
+    with pytest.raises(DataError, match=r"none\.jsonl"):
+        rehearse(recipe, [missing, "data.held_out=1"])
+    with pytest.raises(DataError, match="nor prompts"):
+        rehearse(recipe, [missing, f"data.responses={tmp_path / 'neither.jsonl'}"])

@@ -25,6 +25,7 @@ LOAD = "The load"
 
 
 def bench(
+    ctx: typer.Context,
     target: Annotated[
         str,
         typer.Argument(help="The model: a hub id, a folder, a GGUF file, a built-in name; its name on an --endpoint."),
@@ -56,9 +57,9 @@ def bench(
     hub: HubOption = False,
     split: SplitOption = "report",
     count: CountOption = None,
-    dtype: o.DtypeOption = None,
+    dtype: o.ExactDtypeOption = None,
     device: o.DeviceOption = None,
-    verify: o.VerifyOption = "full",
+    verify: o.FullVerifyOption = "full",
     predict: Annotated[
         str, typer.Option(help="Predict the speed-up at these concurrencies, by the cost table; '' predicts none.")
     ] = "1,2,4,8,16,32,64",
@@ -78,8 +79,12 @@ def bench(
 
         dspine bench Qwen/Qwen3-8B --endpoint http://localhost:30000/v1
     """
-    levels = _counts(concurrency, "--concurrency")
-    foreseen = _counts(predict, "--predict") if predict else []
+    if endpoint is not None:
+        if drafters:
+            raise typer.BadParameter("--endpoint measures a server as it runs: it takes no drafters")
+        o.refuse_given(ctx, ("dtype", "device", "verify", "predict"), "--endpoint measures a server as it runs")
+    levels = o.whole_numbers(concurrency, "--concurrency", least=1)
+    foreseen = o.whole_numbers(predict, "--predict", least=1) if predict else []
     verified = o.verify_choice(verify)
     params = o.sampling_params(temperature=temperature, max_new_tokens=max_new_tokens)
     asked = read_tasks(tasks, data_dir=data_dir, hub=hub, split=split, count=count)
@@ -88,8 +93,6 @@ def bench(
     if endpoint is None:
         chosen = drafters or [name for name in [SHIPPED_FOR.get(target)] if name]
         file = _bench_here(target, chosen, asked, load, params, verified, dtype, device, levels, foreseen, out)
-    elif drafters:
-        raise typer.BadParameter("--endpoint measures a server as it runs: it takes no drafters")
     else:
         file = _bench_server(endpoint, target, asked, load, levels, out)
     if as_json:
@@ -166,10 +169,3 @@ def _load(asked: Sequence[Asked]) -> dict[str, Any]:
         "tasks": {each.task.name: {"source": each.source, "prompts": len(each.prompts)} for each in asked},
         "digests": {each.task.name: texts_digest(each.prompts) for each in asked},
     }
-
-
-def _counts(text: str, option: str) -> list[int]:
-    found = [int(number) for number in o.numbers(text, option) if number >= 1 and number == int(number)]
-    if len(found) < len(text.split(",")):
-        raise typer.BadParameter(f"{option} {text}: give whole numbers from 1 on")
-    return found

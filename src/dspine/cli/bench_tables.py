@@ -93,7 +93,7 @@ def _predictions(lines: Iterable[Line]) -> Table:
 
 
 def _table(title: str) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     table.add_column("at once", justify="right")
     table.add_column("who", overflow="fold")
     return table

@@ -62,7 +62,7 @@ def chat(
         dtype=dtype or fastest_dtype(device),
         device=device,
         thinking=thinking,
-        verify=o.verify_choice(verify, not no_drafter),
+        verify=o.verify_choice(verify, not no_drafter, measure),
         measure=measure,
     )
     conversation = Conversation(models, params, system, thinking)

@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
+PIPED, NARROWEST = 160, 80  # columns of tables
+
 notes = Console(stderr=True, highlight=False)
 
 
@@ -37,8 +39,12 @@ def answer(piece: str) -> None:
 
 
 def results() -> Console:
-    """A console for tables that are the command's result."""
-    return Console(highlight=False)
+    """A console for tables that are the command's result: a narrow terminal wraps them, and no number is cut off."""
+    console = Console(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = PIPED
+    console.width = max(console.width, NARROWEST)
+    return console
 
 
 def print_json(value: Any) -> None:

@@ -39,7 +39,7 @@ def check(
         typer.Option(help="Evaluation prompts (JSONL) to look for in the data. Repeatable.", show_default=False),
     ] = None,
     samples: Annotated[int, typer.Option(min=0, help="Sequences that are shown, as they are supervised.")] = 2,
-    dtype: o.DtypeOption = None,
+    dtype: o.RecipeDtypeOption = None,
     as_json: o.JsonOption = False,
 ) -> None:
     """Say what will be trained on: what the loss counts, lengths, repetitions, evaluation prompts in it, and the cost.

@@ -43,7 +43,11 @@ def demo(
     if chosen is None:
         raise typer.BadParameter(f"the demo needs a drafter and none is shipped for {target}: name one with --drafter")
     models = open_models(
-        target, chosen, dtype=dtype or fastest_dtype(None), verify=o.verify_choice(verify), measure=measure
+        target,
+        chosen,
+        dtype=dtype or fastest_dtype(None),
+        verify=o.verify_choice(verify, measure=measure),
+        measure=measure,
     )
     chosen_prompts = dict(islice(PROMPTS.items(), prompts))
     outcomes = list(run_demo(models.target, models.engine, chosen_prompts, max_new_tokens, write=answer, tell=note))

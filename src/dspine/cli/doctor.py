@@ -36,7 +36,7 @@ def doctor(
     count: Annotated[int, typer.Option(min=1, help="How many prompts to ask.")] = ROUGH,
     max_new_tokens: o.MaxNewTokensOption = 128,
     thinking: o.ThinkingOption = False,
-    dtype: o.DtypeOption = None,
+    dtype: o.ExactDtypeOption = None,
     device: o.DeviceOption = None,
     as_json: o.JsonOption = False,
 ) -> None:

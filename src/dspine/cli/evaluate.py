@@ -47,9 +47,9 @@ def evaluate(
     seed: Annotated[int, typer.Option(help="Of sampled answers; each request has its own, made of it.")] = 0,
     max_new_tokens: o.MaxNewTokensOption = 256,
     batch: Annotated[int, typer.Option(min=1, help="Requests in progress at once.")] = 8,
-    dtype: o.DtypeOption = None,
+    dtype: o.ExactDtypeOption = None,
     device: o.DeviceOption = None,
-    verify: o.VerifyOption = "full",
+    verify: o.FullVerifyOption = "full",
     no_plain: Annotated[
         bool, typer.Option("--no-plain", help="Skip the plain answers and the comparison with them.")
     ] = False,
@@ -207,13 +207,16 @@ def _by_place(found: Sequence[Result]) -> list[Table]:
     def unconditional(place: Place) -> str:
         return f"{place.unconditional:.2f}\n({place.accepted})"
 
-    tables = []
+    tables: list[Table] = []
+    places = max(len(r.summary.whole.places) for r in found)
+    if not places:  # nothing was drafted
+        return tables
     for title, cell in (
         ("Accepted of those reached, by place (reached)", conditional),
         ("Accepted of all drafts, by place (accepted)", unconditional),
     ):
         table = _table(title)
-        for place in range(1, 1 + max(len(r.summary.whole.places) for r in found)):
+        for place in range(1, 1 + places):
             table.add_column(str(place), justify="right")
         for r in found:
             table.add_row(r.task, *map(cell, r.summary.whole.places))

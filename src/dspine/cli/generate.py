@@ -70,7 +70,7 @@ def generate(
     if raw and (system or thinking):
         raise typer.BadParameter("--raw uses no chat template, so --system and --thinking say nothing")
     chosen = choose_drafter(target, drafter, no_drafter)
-    verified = o.verify_choice(verify, not no_drafter)
+    verified = o.verify_choice(verify, not no_drafter, measure)
     text = o.read_prompt(prompt)
     params = o.sampling_params(
         temperature=temperature,

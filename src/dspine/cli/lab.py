@@ -55,7 +55,7 @@ def lab(
         if figures:
             draw = _drawing()
     wanted = [name.strip() for name in drafters.split(",")] if drafters is not None else None
-    numbers = [int(number) for number in o.numbers(seeds, "--seeds")]
+    numbers = o.whole_numbers(seeds, "--seeds")
     comparison = compare(recipe, drafters=wanted, seeds=numbers, steps=budget, overrides=overrides or [])
     if comparison is None:
         raise typer.Exit(130)

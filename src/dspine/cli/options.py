@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,31 +54,42 @@ DrafterOption = Annotated[
 NoDrafterOption = Annotated[
     bool, typer.Option("--no-drafter", help="Decode plainly, one token a step.", rich_help_panel=MODEL)
 ]
-DtypeOption = Annotated[
-    Dtype | None,
-    typer.Option(
-        help="Number format of the target. Default: bfloat16 on a CPU that multiplies it, float32 on others; on a GPU "
-        "what the model is stored in.",
+
+
+def _dtype(default: str) -> Any:
+    return typer.Option(
+        "--dtype",
+        help=f"Number format of the target. Default: {default}; on a GPU what the model is stored in.",
         rich_help_panel=MODEL,
-    ),
-]
+        show_default=False,
+    )
+
+
+# Whoever asks for an answer gets the fast format; what is measured or kept is made in the exact one.
+DtypeOption = Annotated[Dtype | None, _dtype("bfloat16 on a CPU that multiplies it, float32 on others")]
+ExactDtypeOption = Annotated[Dtype | None, _dtype("float32 on a CPU")]
+RecipeDtypeOption = Annotated[Dtype | None, _dtype("the recipe's, else float32 on a CPU")]
 DeviceOption = Annotated[
     str | None,
     typer.Option(help="Where to compute: cpu, cuda, cuda:1, mps.", rich_help_panel=MODEL, show_default=False),
 ]
-VerifyOption = Annotated[
-    str | None,
-    typer.Option(
+
+
+def _verify(default: str) -> Any:
+    return typer.Option(
         "--verify",
         metavar="auto|full|N|confidence:C|scheduled|lagged",
         help="How many candidates of a block to verify: full is all; N is fixed; confidence:C stops before the first "
         "candidate whose confidence is below C. What makes most tokens a second here: auto by past rounds, scheduled "
-        "by the confidences of the block, lagged by those of two rounds ago; with --seed these three are full, so that "
-        "the seed gives the same tokens anywhere. The answer follows the same law with each. Default: auto.",
+        "by the confidences of the block, lagged by those of two rounds ago; with a seed these three are full, so that "
+        f"the seed gives the same tokens anywhere. The answer follows the same law with each. Default: {default}.",
         rich_help_panel=MODEL,
         show_default=False,
-    ),
-]
+    )
+
+
+VerifyOption = Annotated[str | None, _verify("auto")]
+FullVerifyOption = Annotated[str | None, _verify("full")]
 MeasureOption = Annotated[
     bool,
     typer.Option(
@@ -148,27 +160,33 @@ def sampling_params(**fields: Any) -> SamplingParams:
         raise typer.BadParameter(fault.what) from fault
 
 
-def verify_choice(verify: str | None, drafted: bool = True) -> Verify:
+def verify_choice(verify: str | None, drafted: bool = True, measure: bool = False) -> Verify:
     """What `--verify` asks for.
 
     Args:
         drafted: whether there may be a drafter at all.
+        measure: whether the costs that it goes by are to be measured anew.
 
     Raises:
-        typer.BadParameter: no policy that is known, or nothing to verify.
+        typer.BadParameter: no policy that is known, nothing to verify, or one that goes by no costs.
     """
+    if not drafted and (verify is not None or measure):
+        option = "--measure" if verify is None else "--verify"
+        raise typer.BadParameter(f"--no-drafter leaves {option} nothing to do")
     if verify is None:
         return "auto"
-    if not drafted:
-        raise typer.BadParameter("--no-drafter leaves --verify nothing to verify")
     with uncollected():
-        from dspine.decode.policy import read_verify
+        from dspine.decode.policy import SHARED, read_verify
 
     choice = int(verify) if verify.isascii() and verify.isdigit() else verify
     try:
         read_verify(choice)
     except ConfigError as fault:
         raise typer.BadParameter(f"--verify {verify}: {fault.fix}") from fault
+    if measure and choice not in SHARED:
+        raise typer.BadParameter(
+            f"--verify {verify} goes by no costs: leave --measure out, or give {', '.join(SHARED)}"
+        )
     return choice
 
 
@@ -182,6 +200,38 @@ def numbers(text: str, option: str) -> list[float]:
         found = [float(part) for part in text.split(",")]
     except ValueError as error:
         raise typer.BadParameter(f"{option} {text}: give numbers, with commas") from error
+    if len(set(found)) < len(found):
+        raise typer.BadParameter(f"{option} {text}: a number is there twice")
+    return found
+
+
+def refuse_given(ctx: typer.Context, names: Iterable[str], why: str) -> None:
+    """Refuse options that would be ignored.
+
+    Args:
+        names: of the command's parameters.
+        why: they say nothing here.
+
+    Raises:
+        typer.BadParameter: naming those that the command line gives.
+    """
+    sources = {name: ctx.get_parameter_source(name) for name in names}
+    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    if given:
+        options = ", ".join("--" + name.replace("_", "-") for name in given)
+        raise typer.BadParameter(f"{why}: leave out {options}")
+
+
+def whole_numbers(text: str, option: str, least: int = 0) -> list[int]:
+    """The whole numbers of a list with commas.
+
+    Raises:
+        typer.BadParameter: naming the option: something there is no whole number or below `least`, or is there twice.
+    """
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdigit() and int(word) >= least for word in words):
+        raise typer.BadParameter(f"{option} {text}: give whole numbers from {least} on, with commas")
+    found = [int(word) for word in words]
     if len(set(found)) < len(found):
         raise typer.BadParameter(f"{option} {text}: a number is there twice")
     return found

@@ -39,7 +39,7 @@ def profile_verify(
 
         dspine profile-verify nano --rows 1,4,16 --json
     """
-    counts = _counts(rows)
+    counts = sorted(o.whole_numbers(rows, "--rows", least=1))
     chosen = choose_drafter(target, drafter)
     if chosen is None:
         raise typer.BadParameter(f"no drafter is shipped for {target}: name one with --drafter")
@@ -60,14 +60,6 @@ def profile_verify(
     results().print(_table(costs, models.network.candidates))
     if book.kept:
         answer(f"{book.file}\n")
-
-
-def _counts(rows: str) -> list[int]:
-    """Numbers of rows, ascending."""
-    words = [word.strip() for word in rows.split(",")]
-    if not all(word.isascii() and word.isdigit() and int(word) for word in words):
-        raise typer.BadParameter(f"--rows {rows}: give numbers from 1 on, with commas between")
-    return sorted(set(map(int, words)))
 
 
 def _table(costs: Costs, candidates: int) -> Table:

@@ -17,9 +17,15 @@ if TYPE_CHECKING:
 
 BY_HAND = "Without a recipe"
 SERVER = "Without a recipe, through a server"
+OF_SERVER = ("model", "concurrency")
+OF_HAND = (
+    *("target", "prompts", "out", "max_new_tokens", "batch", "thinking", "temperature", "top_p", "top_k", "seed"),
+    *("server", *OF_SERVER),
+)
 
 
 def regenerate(
+    ctx: typer.Context,
     recipe: Annotated[
         str | None, typer.Argument(help="The recipe: a YAML file, or the name of a shipped one.", show_default=False)
     ] = None,
@@ -72,7 +78,7 @@ def regenerate(
         ),
     ] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests under way at once.", rich_help_panel=SERVER)] = 64,
-    dtype: o.DtypeOption = None,
+    dtype: o.RecipeDtypeOption = None,
     as_json: o.JsonOption = False,
 ) -> None:
     """Let the target answer prompts, and print the file that holds its answers.
@@ -88,18 +94,17 @@ def regenerate(
         dspine regenerate --target Qwen/Qwen3-8B --prompts sharegpt.json --out responses.jsonl --server http://localhost:30000/v1
     """
     if recipe is not None:
-        if target or prompts or out:
-            raise typer.BadParameter("a recipe names its own target, prompts and responses: change them with --set")
+        o.refuse_given(ctx, OF_HAND, "a recipe says these itself, and --set changes them")
         summary = _by_recipe(recipe, overrides or [], drafter, dtype)
     else:
         if not (target and prompts and out):
             raise typer.BadParameter("give a recipe, or all of --target, --prompts and --out")
         if overrides:
             raise typer.BadParameter("--set changes a recipe, and none is given")
-        if server is None and model is not None:
-            raise typer.BadParameter("--model is a server's: give --server too")
-        if server is not None and drafter is not None:
-            raise typer.BadParameter("--server and --drafter exclude each other: start the server with the drafter")
+        if server is None:
+            o.refuse_given(ctx, OF_SERVER, "there is no --server to ask")
+        else:
+            o.refuse_given(ctx, ("drafter", "batch"), "--server drafts and batches by itself")
         sampling = o.sampling_params(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
         from dspine.train.prompts import read_prompts
         from dspine.train.regenerate import regenerate as answer_all

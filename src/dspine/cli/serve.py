@@ -88,7 +88,7 @@ def serve(
     chosen = choose_drafter(target, drafter, no_drafter)
     if inspect and chosen is None:
         raise typer.BadParameter("--inspect shows what a drafter does, and there is none; name one with --drafter")
-    verified = o.verify_choice(verify, not no_drafter)
+    verified = o.verify_choice(verify, not no_drafter, measure)
     _check_installed()
 
     with waiting("Starting"), uncollected():

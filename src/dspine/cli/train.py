@@ -62,7 +62,9 @@ def train(
         dspine train nano-ablation --ablate full,no-refinement,no-injection --seeds 0,1,2
     """
     if ablate is not None:
-        _ablate(recipe, ablate, overrides or [], _numbers(seeds), resume, as_json)
+        if dry_run:
+            raise typer.BadParameter("--dry-run looks at one run: leave --ablate out, and --set the variant's values")
+        _ablate(recipe, ablate, overrides or [], o.whole_numbers(seeds, "--seeds") if seeds else [], resume, as_json)
         return
     if seeds is not None:
         raise typer.BadParameter("--seeds belongs to --ablate; one run's seed is --set training.seed=N")
@@ -127,10 +129,3 @@ def _ablate(recipe: str, names: str, overrides: list[str], seeds: list[int], res
         answer(table.as_markdown())
     if not table.finished:
         raise typer.Exit(130)
-
-
-def _numbers(text: str | None) -> list[int]:
-    try:
-        return [int(number) for number in text.split(",")] if text is not None else []
-    except ValueError as error:
-        raise typer.BadParameter(f"--seeds {text}: give whole numbers, with commas between them") from error

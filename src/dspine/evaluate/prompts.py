@@ -51,11 +51,16 @@ def chosen(prompts: Sequence[TaskPrompt], split: Split, count: int | None) -> li
         count: None: all there are.
 
     Raises:
-        DataError: the split holds fewer, or `count` is not positive.
+        DataError: the split holds none or fewer, or `count` is not positive.
     """
     shuffled = list(prompts)
     random.Random(SEED).shuffle(shuffled)
     held = _held(shuffled, split)
+    if not held:
+        raise DataError(
+            f"the {split} split has no prompts: there are {len(prompts)}, and reports take the first {REPORTED}",
+            "Give a larger set, or take all of this one: --split all",
+        )
     if count is not None and not 1 <= count <= len(held):
         raise DataError(f"{count} prompts were asked for, and the {split} split has {len(held)}", "Ask for fewer.")
     return held[:count]

@@ -114,10 +114,7 @@ def responses(recipe: Recipe, target: Target) -> list[ResponseRow]:
     path, prompts, thinking = recipe.data.responses, recipe.data.prompts, "on" if recipe.data.thinking else "off"
     if not begun(path):
         if not prompts.exists():
-            raise DataError(
-                f"no responses at {path} (data.responses), nor prompts at {prompts} (data.prompts) to make them from",
-                'Give the prompts: the target answers them. A row: {"id": "a/1", "source": "a", "prompt": "..."}.',
-            )
+            raise nothing_to_answer(recipe)
         say(f"No responses at {path} yet: {target.name} answers the prompts of {prompts}")
         answer(recipe, selection(recipe).train, target)
     elif (meta := read_meta(path)) is None:
@@ -130,6 +127,15 @@ def responses(recipe: Recipe, target: Target) -> list[ResponseRow]:
         if prompts.exists():
             _finish(recipe, target, meta)
     return read_responses(path)
+
+
+def nothing_to_answer(recipe: Recipe) -> DataError:
+    """The fault of a recipe whose responses are missing, and its prompts too."""
+    return DataError(
+        f"no responses at {recipe.data.responses} (data.responses), nor prompts at {recipe.data.prompts} "
+        "(data.prompts) to make them from",
+        'Give the prompts: the target answers them. A row: {"id": "a/1", "source": "a", "prompt": "..."}.',
+    )
 
 
 def _refuse_others(recipe: Recipe, target: Target, meta: ResponseMeta) -> None:

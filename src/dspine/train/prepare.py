@@ -30,6 +30,7 @@ from dspine.train.objectives.choice import objective_facts
 from dspine.train.online import OnlineFeatures
 from dspine.train.prompts import Prompt
 from dspine.train.responses import ResponseRow, TrainingSequence, responses_digest, training_sequences
+from dspine.train.trackers import refuse_missing
 from dspine.train.vocabulary import coverage, most_frequent
 
 # What may differ between the sessions of one run: it changes no number.
@@ -64,9 +65,11 @@ def prepare(recipe: Recipe) -> Prepared:
         ConfigError, DataError, TargetError: each says what is wrong in the recipe or its files.
         KeyboardInterrupt: passed on; whatever was made until then is there the next time.
     """
+    refuse_missing(recipe.training.trackers)
     build(recipe)
     target = load_target(recipe.target, dtype=getattr(torch, recipe.dtype) if recipe.dtype else None)
     rows = responses(recipe, target)
+    held_out = held_out_prompts(recipe, target, {row.id for row in rows})
     drafter, share = build_drafter(recipe, target, rows)
     store = _features(recipe, target, rows, drafter)
     sequences = training_sequences(rows, recipe.training.max_length)
@@ -83,7 +86,7 @@ def prepare(recipe: Recipe) -> Prepared:
         store=store,
         samples=samples,
         unused=sorted({sequence.id for sequence in sequences} - set(samples)),
-        held_out=held_out_prompts(recipe, target, {row.id for row in rows}),
+        held_out=held_out,
         coverage=share,
         identity=_identity(recipe, target, drafter, rows),
     )

@@ -22,11 +22,12 @@ from dspine.errors import DataError
 from dspine.target import Target, load_target
 from dspine.target.chat import template_digest
 from dspine.train.features import store_settings
-from dspine.train.materials import selection
+from dspine.train.materials import nothing_to_answer, selection
 from dspine.train.online import OnlineFeatures
-from dspine.train.prepare import Prepared, build_drafter
+from dspine.train.prepare import Prepared, build_drafter, held_out_prompts
 from dspine.train.responses import ResponseRow, TrainingSequence, read_responses, training_sequences
 from dspine.train.sequences import SequenceBatch
+from dspine.train.trackers import refuse_missing
 from dspine.train.trainer import Trainer
 
 TIMED = 3  # steps after a first one that is not counted
@@ -80,8 +81,11 @@ def rehearse(recipe: str | Path, overrides: Sequence[str] = ()) -> Rehearsal:
             f"the target of this recipe is not built yet ({given.target})",
             "Build it first: `dspine train` does that before anything else and can be stopped then (Ctrl-C).",
         )
+    refuse_missing(given.training.trackers)
     target = load_target(given.target, dtype=getattr(torch, given.dtype) if given.dtype else None)
     rows, made_up = _rows(given, target)
+    if given.build.prompts is None or given.data.prompts.exists():
+        held_out_prompts(given, target, {row.id for row in rows})
     drafter, share = build_drafter(given, target, rows)
     sequences = training_sequences(rows, given.training.max_length)
     few = _spread(sequences, 2 * _micro(given))
@@ -121,7 +125,10 @@ def _rows(recipe: Recipe, target: Target) -> tuple[list[ResponseRow], bool]:
     """The responses that are there; else random ones of the recipe's longest kind, one a prompt."""
     if recipe.data.responses.exists() and (rows := read_responses(recipe.data.responses)):
         return rows, False
-    count = len(selection(recipe).train) if recipe.data.prompts.exists() else recipe.training.window_samples
+    there = recipe.data.prompts.exists()
+    if not there and recipe.build.prompts is None:
+        raise nothing_to_answer(recipe)
+    count = len(selection(recipe).train) if there else recipe.training.window_samples
     random = np.random.default_rng(0)
     prompt = min(recipe.data.max_prompt_tokens // 4, recipe.training.max_length // 4)
     answer = max(2, min(recipe.data.max_new_tokens, recipe.training.max_length - prompt))

@@ -73,10 +73,18 @@ class ResponseMeta:
     server: str | None = None
 
     def differing(self, asked: ResponseMeta) -> dict[str, str]:
-        """The settings that are not as asked: "name: as it is → as asked", by name."""
+        """The settings that are not as asked, "name: as it is → as asked", by name; of a section what differs in it."""
         # Through JSON, which has no tuples and no numbers as keys.
         ours, theirs = json.loads(json.dumps([asdict(self), asdict(asked)]))
-        return {name: f"{name}: {ours[name]!r} → {theirs[name]!r}" for name in ours if ours[name] != theirs[name]}
+        return {name: _change(name, ours[name], theirs[name]) for name in ours if ours[name] != theirs[name]}
+
+
+def _change(name: str, ours: Any, theirs: Any) -> str:
+    if not (isinstance(ours, dict) and isinstance(theirs, dict)):
+        return f"{name}: {ours!r} → {theirs!r}"
+    keys = dict.fromkeys([*ours, *theirs])
+    parts = [_change(f"{name}.{k}", ours.get(k), theirs.get(k)) for k in keys if ours.get(k) != theirs.get(k)]
+    return "; ".join(parts)
 
 
 def read_responses(path: str | Path) -> list[ResponseRow]:

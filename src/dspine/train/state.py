@@ -100,7 +100,7 @@ def load_state(folder: Path, identity: Mapping[str, str]) -> tuple[Progress, dic
     other = [name for name, value in identity.items() if content["identity"].get(name) != value]
     if other:
         raise ConfigError(
-            f"{path} is of another run: its {', '.join(other)} differ(s) from this recipe's",
-            f"Give another `output`, or begin anew by removing {folder}, or train with resume off.",
+            f"{path} is of another run: this recipe differs in {', '.join(other)}",
+            f"Give another output (--set output=FOLDER), or begin anew: --fresh, or remove {folder}.",
         )
     return Progress(**content["progress"]), content["model"], content["optimizer"]

@@ -6,11 +6,30 @@ One rule: the run's own log is `log.jsonl`; a tracker shows the same numbers, an
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from dspine.errors import ConfigError
+
+MODULES = {"tensorboard": "torch.utils.tensorboard", "wandb": "wandb"}
+
+
+def refuse_missing(names: Iterable[str]) -> None:
+    """Notice a tracker that cannot be opened, before anything is made for the run.
+
+    Raises:
+        ConfigError: its package is not installed.
+    """
+    for name in names:
+        try:
+            import_module(MODULES[name])
+        except ImportError as error:
+            raise ConfigError(
+                f"training.trackers names {name}, which is not installed ({error})",
+                "Install it (pip install 'dspine[train]'), or leave it out.",
+            ) from error
 
 
 class Trackers:
@@ -25,6 +44,7 @@ class Trackers:
     """
 
     def __init__(self, names: Sequence[str], folder: Path, settings: Mapping[str, Any], *, step: int) -> None:
+        refuse_missing(names)
         self._opened = [_open(name, folder, step) for name in names]
         for tracker in self._opened:
             tracker.store_init_configuration(_flat(settings))
@@ -50,13 +70,7 @@ def _open(name: str, folder: Path, step: int) -> Any:
     else:
         same = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]  # a run that goes on stays one run
         tracker = tracking.WandBTracker("dspine", name=folder.name, id=same, resume="allow", dir=str(folder))
-    try:
-        tracker.start()
-    except ImportError as error:
-        raise ConfigError(
-            f"training.trackers names {name}, which is not installed ({error})",
-            "Install it (pip install 'dspine[train]'), or leave it out.",
-        ) from error
+    tracker.start()
     return tracker
 
 
