@@ -22,13 +22,13 @@ import torch
 from torch import Tensor
 
 from dspine.drafter.dspine import DSpine
-from dspine.train.blocks import Blocks, place_weights
+from dspine.train.blocks import Blocks
 from dspine.train.curriculum import draw_replaced
 from dspine.train.curriculum import replaced_layers as replaced_of
 from dspine.train.objectives import confidence
-from dspine.train.objectives.objective import Moment, Terms, count_places, normalise
-from dspine.train.objectives.row_losses import row_losses
-from dspine.train.objectives.vocabulary_loss import DraftVocabulary, Teacher, ordinary_terms
+from dspine.train.objectives.objective import Moment, Terms, normalise
+from dspine.train.objectives.row_losses import Rows, row_losses
+from dspine.train.objectives.vocabulary_loss import DraftVocabulary, OrdinaryTerms, Teacher, ordinary_terms
 from dspine.train.sequences import SequenceBatch
 
 TERMS = ("ce", "l1", "refined_ce", "refined_l1", "alignment")
@@ -173,58 +173,82 @@ def dspine_terms(
         codes: (V, r) transfer codes, zero or unit rows.
         candidates: K, the size of the ordinary output's candidate sets.
     """
-    rows = blocks.supervised.nonzero(as_tuple=True)  # R supervised (n, a, i)
-    labels = blocks.labels[rows]
-    hidden = states.hidden[rows]
-    dtype = torch.promote_types(hidden.dtype, torch.float32)
-    w = place_weights(blocks.supervised.shape[-1], weights.gamma).to(hidden.device, dtype)[rows[2]]
-
-    positions = blocks.anchors[rows[0], rows[1]] + rows[2]  # the target's logits at s+t-1 are the teacher of place t
-    law = Teacher(teacher.hidden[rows[0], positions], teacher.lse[rows[0], positions])
-    ordinary = ordinary_terms(hidden, vocabulary, labels, w, law, candidates=candidates, chunk=weights.chunk)
-
-    counted = w * vocabulary.contains(labels)
-    sums = [ordinary.ce, ordinary.l1]
-    denominators = [counted.sum(), w.sum()]
-    if drafter.refines:
-        # Over all places, supervised or not: a shape that changes with every step would fill the caches of the library
-        # that multiplies matrices (gigabytes in an hour), and few places are unsupervised.
-        refined = drafter.refine(states.last, blocks.predecessors, states.farther)[rows]
-        with torch.autocast(hidden.device.type, enabled=False):  # K scores a row: small, so exact
-            log_q = drafter.candidate_scores(refined.to(dtype), ordinary.candidates).log_softmax(-1)  # (R, K)
-        mass = ordinary.candidate_probs.sum(-1)
-        heavy = mass > weights.candidate_mass
-        p = ordinary.candidate_probs / torch.where(heavy, mass, 1.0)[:, None]
-        hit = ordinary.candidates == labels[:, None]
-        sums.append(-(w * torch.where(hit, log_q, 0.0).sum(-1)).sum())
-        sums.append((w * heavy * (log_q.exp() - p).abs().sum(-1)).sum())
-        denominators += [(w * hit.any(-1)).sum(), (w * heavy).sum()]
-        likeliest = ordinary.candidates.gather(1, log_q.argmax(-1, keepdim=True))[:, 0]
-        overlap = torch.minimum(log_q.detach().exp(), ordinary.candidate_probs).sum(-1)
-    else:
-        likeliest, overlap = ordinary.candidates[:, 0], None
-        refined = hidden
-        sums += [w.new_zeros(()), w.new_zeros(())]
-        denominators += [w.new_zeros(()), w.new_zeros(())]
-
-    places = count_places(rows[2], blocks.supervised.shape[-1], likeliest == labels, overlap)
-
-    if weights.alignment == "token":
-        early = [drafter.final(state)[rows] for state in states.heard[:-1]]
-        losses = [row_losses(state, vocabulary, labels, dtype, chunk=weights.chunk).ce for state in early]
-        sums.append(sum(((counted * ce).sum() for ce in losses), w.new_zeros(())))
-        denominators.append(counted.sum())
-    else:
-        goal = codes[labels].to(dtype)
-        cosines = torch.stack([(readout[rows].to(dtype) * goal).sum(-1) for readout in states.readouts])  # (L, R)
-        sums.append((w * (1 - cosines)).sum())
-        denominators.append(w.sum())
+    dtype = torch.promote_types(states.hidden.dtype, torch.float32)
+    rows = Rows.of(blocks, vocabulary, weights.gamma, dtype)
+    hidden, law, w = states.hidden[rows.index], rows.teacher(blocks, teacher), rows.weights
+    ordinary = ordinary_terms(hidden, vocabulary, rows.labels, w, law, candidates=candidates, chunk=weights.chunk)
+    refined = _refined(drafter, states, blocks, rows, ordinary, weights) if drafter.refines else None
+    nothing = (w.new_zeros(()), w.new_zeros(()))
+    pairs = [(ordinary.ce, rows.counted.sum()), (ordinary.l1, w.sum())]
+    pairs += [nothing, nothing] if refined is None else [refined.ce, refined.l1]
+    pairs.append(_alignment(drafter, vocabulary, states, rows, codes, weights))
     if drafter.confidence_head is not None:
-        if overlap is None:
+        if refined is None:
             with torch.no_grad():
-                found = row_losses(hidden, vocabulary, labels, dtype, chunk=weights.chunk, teacher=law)
-            overlap = confidence.overlap_of(found.l1)
-        logits = drafter.confidence_head(refined.detach())
-        sums.append((w * confidence.confidence_loss(logits, overlap)).sum())
-        denominators.append(w.sum())
-    return Terms(torch.stack(sums), torch.stack(denominators), places)
+                found = row_losses(hidden, vocabulary, rows.labels, dtype, chunk=weights.chunk, teacher=law)
+            overlap, seen = confidence.overlap_of(found.l1), hidden
+        else:
+            overlap, seen = refined.overlap, refined.hidden
+        doubt = confidence.confidence_loss(drafter.confidence_head(seen.detach()), overlap)
+        pairs.append(((w * doubt).sum(), w.sum()))
+    if refined is None:
+        places = rows.places(blocks, ordinary.candidates[:, 0])
+    else:
+        places = rows.places(blocks, refined.likeliest, refined.overlap)
+    sums, denominators = (torch.stack(side) for side in zip(*pairs, strict=True))
+    return Terms(sums, denominators, places)
+
+
+@dataclass(frozen=True)
+class _Refined:
+    """The refined output of R rows.
+
+    ce, l1: sum and denominator. hidden: (R, d) final-normed. likeliest: (R,) token ids. overlap: (R,) Σ min(p, q),
+    without gradient.
+    """
+
+    ce: tuple[Tensor, Tensor]
+    l1: tuple[Tensor, Tensor]
+    hidden: Tensor
+    likeliest: Tensor
+    overlap: Tensor
+
+
+def _refined(
+    drafter: Refines, states: States, blocks: Blocks, rows: Rows, ordinary: OrdinaryTerms, weights: Weights
+) -> _Refined:
+    """The output after the correct predecessor, over the candidates of the ordinary one."""
+    # Over all places, supervised or not: a shape that changes with every step would fill the caches of the library
+    # that multiplies matrices (gigabytes in an hour), and few places are unsupervised.
+    hidden = drafter.refine(states.last, blocks.predecessors, states.farther)[rows.index]
+    w, present = rows.weights, ordinary.candidate_probs  # (R, K) the target's, not normalised
+    with torch.autocast(hidden.device.type, enabled=False):  # K scores a row: small, so exact
+        log_q = drafter.candidate_scores(hidden.to(w.dtype), ordinary.candidates).log_softmax(-1)  # (R, K)
+    mass = present.sum(-1)
+    heavy = mass > weights.candidate_mass
+    p = present / torch.where(heavy, mass, 1.0)[:, None]
+    hit = ordinary.candidates == rows.labels[:, None]
+    ce = -(w * torch.where(hit, log_q, 0.0).sum(-1)).sum()
+    l1 = (w * heavy * (log_q.exp() - p).abs().sum(-1)).sum()
+    return _Refined(
+        ce=(ce, (w * hit.any(-1)).sum()),
+        l1=(l1, (w * heavy).sum()),
+        hidden=hidden,
+        likeliest=ordinary.candidates.gather(1, log_q.argmax(-1, keepdim=True))[:, 0],
+        overlap=confidence.shared_mass(present, log_q.detach().exp()),
+    )
+
+
+def _alignment(
+    drafter: Refines, vocabulary: DraftVocabulary, states: States, rows: Rows, codes: Tensor, weights: Weights
+) -> tuple[Tensor, Tensor]:
+    """What the layers are held to, summed over them: sum over rows, and denominator."""
+    dtype = rows.weights.dtype
+    if weights.alignment == "token":
+        early = [drafter.final(state)[rows.index] for state in states.heard[:-1]]
+        losses = [row_losses(state, vocabulary, rows.labels, dtype, chunk=weights.chunk).ce for state in early]
+        total = sum(((rows.counted * ce).sum() for ce in losses), rows.weights.new_zeros(()))
+        return total, rows.counted.sum()
+    goal = codes[rows.labels].to(dtype)
+    cosines = torch.stack([(readout[rows.index].to(dtype) * goal).sum(-1) for readout in states.readouts])  # (L, R)
+    return (rows.weights * (1 - cosines)).sum(), rows.weights.sum()
