@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import hashlib
 
-import pytest
-
 from dspine.checkpoint import read_config
 from dspine.config import NanoTargetRecipe, read_recipe
 from dspine.train.materials import build, selection
 from dspine.train.nano.__main__ import main
-from dspine.train.nano.acceptance import interval
 from dspine.train.nano.corpus import prompt_lines, prompts
 
 RECIPE = "nano"
@@ -44,13 +41,6 @@ def test_the_committed_drafter_is_what_the_recipe_makes():
     shared = asked.keys() & config.training.keys()
     assert {"steps", "learning_rate", "window_samples", "anchors_per_sample", "seed"} <= shared
     assert {name: config.training[name] for name in shared} == {name: asked[name] for name in shared}
-
-
-def test_the_interval_is_the_one_of_the_normal_law_where_that_is_known():
-    """100 prompts of one round, half of them 1 and half 3 tokens: mean 2, standard error 0.1."""
-    low, high = interval([(1, 1), (3, 1)] * 50, 0)
-    assert (low, high) == (pytest.approx(2 - 0.196, abs=0.04), pytest.approx(2 + 0.196, abs=0.04))
-    assert interval([(12, 4)] * 9, 0) == (3, 3)
 
 
 def test_a_missing_drafter_is_an_error_without_a_traceback(capsys):

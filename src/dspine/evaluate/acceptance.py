@@ -112,11 +112,6 @@ class Place:
         return _ratio(self.accepted, self.reached)
 
     @property
-    def of_proposed(self) -> float:
-        """Share of the rounds with a candidate at this place in which it stood (DeepSpec's accept_rate@i)."""
-        return _ratio(self.accepted, self.proposed)
-
-    @property
     def unconditional(self) -> float:
         """Share of all drafts whose candidate at this place stood (vLLM's rate by position)."""
         return _ratio(self.accepted, self.drafts)

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from dspine.evaluate.interval import Interval, bootstrap
 from dspine.evaluate.rows import Row
 from dspine.evaluate.sandbox import ends_well
 from dspine.evaluate.tasks.task import Task
+from dspine.interval import Interval, bootstrap
 
 RUNNERS = 2  # programs at a time; each is a process of its own
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 
 from dspine.decode.engine import Engine
-from dspine.decode.noise import SEED_LIMIT
 from dspine.decode.records import Completion
 from dspine.decode.sampling import SamplingParams
 from dspine.errors import DataError
@@ -43,7 +41,7 @@ def collect(
     live: dict[int, Question] = {}
     try:
         for question in _open_questions(questions, file):
-            live[engine.add(question.prompt_ids, _seeded(params, question.id))] = question
+            live[engine.add(question.prompt_ids, params.keyed(question.id))] = question
         while live:
             for update in engine.step():
                 if update.error is not None:  # such a request has no answer: writing it would spoil the file
@@ -70,14 +68,6 @@ def _open_questions(questions: Sequence[Question], file: AnswerFile) -> list[Que
                 "The prompts' wording or rows have changed: give this measurement another file.",
             )
     return [question for question in questions if question.id not in file.answers]
-
-
-def _seeded(params: SamplingParams, name: str) -> SamplingParams:
-    """The parameters with the seed of one request, so that its answer depends on nothing else of the run."""
-    if params.greedy:
-        return params
-    digest = sha256(f"{params.seed or 0}:{name}".encode()).digest()
-    return params.model_copy(update={"seed": int.from_bytes(digest[:8]) % SEED_LIMIT})
 
 
 def _record(question: Question, answer: Completion) -> AnswerRecord:

@@ -26,8 +26,8 @@ from dspine.evaluate.acceptance import (
     verify_rate,
 )
 from dspine.evaluate.answers import AnswerRecord
-from dspine.evaluate.interval import Interval, bootstrap
 from dspine.evaluate.loops import loop_start
+from dspine.interval import Interval, bootstrap
 
 
 @dataclass(frozen=True)

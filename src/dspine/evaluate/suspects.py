@@ -23,7 +23,6 @@ from dspine.evaluate.forcing import Forceable, Forced, Passage, forced
 from dspine.target.model import Target
 
 THETAS = (1e4, 1e5, 5e5, 1e6, 5e6, 1e7)  # what published models have
-MASKS = 24  # tokens that are tried as the mask
 
 
 @dataclass(frozen=True)

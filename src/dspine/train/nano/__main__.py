@@ -58,7 +58,7 @@ def _tau(given: argparse.Namespace) -> None:
     for line in found:
         print(
             f"| {line.source} | {line.prompts} | {line.tokens} | {line.rounds} | {line.tau:.2f} "
-            f"| {line.low:.2f}-{line.high:.2f} |"
+            f"| {line.interval.low:.2f}-{line.interval.high:.2f} |"
         )
 
 

@@ -6,7 +6,6 @@ since rounds of one answer are not independent.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,11 +13,11 @@ from dspine.decode.engine import Engine
 from dspine.decode.records import Completion, pooled_tau
 from dspine.decode.sampling import SamplingParams
 from dspine.drafter.proposal import Drafter
+from dspine.interval import Interval, bootstrap
 from dspine.target.chat import render
 from dspine.target.model import Target
 from dspine.train.nano.corpus import SOURCES, prompts
 
-RESAMPLES = 2000
 ALL = "all"
 
 
@@ -28,8 +27,7 @@ class Acceptance:
 
     source: str
     tau: float
-    low: float
-    high: float
+    interval: Interval
     prompts: int
     rounds: int
     tokens: int
@@ -48,27 +46,13 @@ def measure(target: Target, drafter: Drafter, *, seed: int, count: int, max_new_
     return found
 
 
-def interval(pairs: Sequence[tuple[int, int]], seed: int) -> tuple[float, float]:
-    """95 % percentile bootstrap of Σ kept / Σ rounds over prompts given as (kept, rounds)."""
-    rng = random.Random(seed)
-    taus = []
-    for _ in range(RESAMPLES):
-        drawn = rng.choices(pairs, k=len(pairs))
-        taus.append(sum(kept for kept, _ in drawn) / max(1, sum(rounds for _, rounds in drawn)))
-    taus.sort()
-    return taus[round(0.025 * RESAMPLES)], taus[round(0.975 * RESAMPLES) - 1]
-
-
 def _acceptance(source: str, answers: Sequence[Completion], seed: int) -> Acceptance:
     pairs = [(sum(record.kept for record in answer.rounds), len(answer.rounds)) for answer in answers]
-    rounds = sum(count for _, count in pairs)
-    low, high = interval(pairs, seed)
     return Acceptance(
         source=source,
         tau=pooled_tau(answers),
-        low=low,
-        high=high,
+        interval=bootstrap(pairs, seed=seed),
         prompts=len(answers),
-        rounds=rounds,
+        rounds=sum(rounds for _, rounds in pairs),
         tokens=sum(len(answer.token_ids) for answer in answers),
     )

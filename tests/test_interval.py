@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dspine.evaluate.interval import bootstrap
+from dspine.interval import bootstrap
 
 PAIRS = st.lists(st.tuples(st.integers(1, 300), st.integers(1, 100)), min_size=1, max_size=12)
 
