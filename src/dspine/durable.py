@@ -9,9 +9,10 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from dspine.errors import DataError
 
@@ -22,10 +23,21 @@ def write_aside(path: Path, data: bytes) -> None:
     Raises:
         DataError: the disk is full or the place cannot be written; nothing is left behind.
     """
+    with writing_aside(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def writing_aside(path: Path) -> Iterator[BinaryIO]:
+    """A file to write into, which is `path` once the block ends well, and is gone if it does not.
+
+    Raises:
+        DataError: as `write_aside`.
+    """
     aside = path.with_name(f".{path.name}.part")  # one name: what a kill leaves behind is written over
     try:
         with aside.open("wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         aside.replace(path)

@@ -7,6 +7,7 @@ value that cannot be is a `RequestError` that names the field, never ignored and
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from typing import Annotated, Any, Self
 
 import torch
@@ -145,6 +146,14 @@ class SamplingParams(BaseModel):
     def greedy(self) -> bool:
         """Whether every token is an argmax."""
         return self.temperature == 0
+
+    def keyed(self, name: str) -> Self:
+        """The same for the request `name` of a run: where tokens are drawn, its seed is made of the run's (None: 0) and
+        its name, so that its answer depends on nothing else of the run."""
+        if self.greedy:
+            return self
+        digest = sha256(f"{self.seed or 0}:{name}".encode()).digest()
+        return self.model_copy(update={"seed": int.from_bytes(digest[:8]) % SEED_LIMIT})
 
     @property
     def penalised(self) -> bool:

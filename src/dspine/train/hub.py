@@ -21,6 +21,7 @@ from dspine.errors import ConfigError, DataError
 from dspine.progress import say
 from dspine.train.conversations import Unaskable
 from dspine.train.prompts import Prompt, dialogue_prompt, prompt_rows, say_left_out
+from dspine.train.selection import rank
 
 COLUMNS = ("conversations", "messages", "prompt")
 FILES = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
@@ -77,7 +78,7 @@ def dataset_prompts(asked: DatasetPromptsRecipe) -> tuple[list[Prompt], Counter[
         raise DataError(f"the data set {asked.name} has no column {column or ' or '.join(COLUMNS)}", found)
     source = asked.source or Path(asked.name).stem
     prompts, left_out = _prompts(rows, column, source)
-    ordered = sorted(prompts, key=lambda p: sha256(f"{asked.seed}:{p.id}".encode()).hexdigest())
+    ordered = sorted(prompts, key=lambda p: rank(asked.seed, p.id))
     kept = None if asked.turns is None else asked.turns - 1
     return [replace(prompt, later=prompt.later[:kept]) for prompt in ordered[: asked.count]], left_out
 

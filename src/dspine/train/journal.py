@@ -15,6 +15,7 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from dspine.durable import write_aside
 from dspine.train.trackers import Trackers
 
 QUIET = 30.0  # seconds between plain lines where standard error is no terminal
@@ -81,9 +82,7 @@ def _reopened(path: Path, step: int) -> TextIO:
     """The file, open for appending, with its lines up to `step`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     kept = _lines_until(path, step)
-    aside = path.with_suffix(".partial")
-    aside.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-    aside.replace(path)
+    write_aside(path, "".join(line + "\n" for line in kept).encode())
     return path.open("a", encoding="utf-8", buffering=1)
 
 

@@ -11,12 +11,10 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
 
 from dspine.decode.engine import Engine
-from dspine.decode.noise import SEED_LIMIT
 from dspine.decode.records import Completion
 from dspine.decode.sampling import SamplingParams
 from dspine.drafter.proposal import Drafter
@@ -143,7 +141,7 @@ def regenerate(
                 answers = _answers(engine, asked, params, batch)
             else:
                 assert server is not None
-                answers = served_answers(server, target, asked, lambda name: _keyed(params, name))
+                answers = served_answers(server, target, asked, params)
             with closing(answers):  # what is under way is dropped at once, and not when the collector comes by
                 for question, answer in answers:
                     writer.append(_row(question, answer))
@@ -230,20 +228,12 @@ def _answers(
     while waiting or live:
         while waiting and engine.pending < 2 * batch:
             question = waiting.popleft()
-            live[engine.add(question.prompt_ids, _keyed(params, question.id))] = question
+            live[engine.add(question.prompt_ids, params.keyed(question.id))] = question
         for update in engine.step():
             if update.error is not None:  # its row has no answer: writing it would spoil the file
                 raise update.error
             if update.completion is not None:
                 yield live.pop(update.request_id), update.completion
-
-
-def _keyed(params: SamplingParams, name: str) -> SamplingParams:
-    """The parameters with the seed of one row: its answer depends on nothing else of the run."""
-    if params.seed is None:
-        return params
-    digest = sha256(f"{params.seed}:{name}".encode()).digest()
-    return params.model_copy(update={"seed": int.from_bytes(digest[:8]) % SEED_LIMIT})
 
 
 def _row(question: Question, answer: Completion | Reply) -> ResponseRow:

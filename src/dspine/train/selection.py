@@ -49,7 +49,7 @@ def select(prompts: Sequence[Prompt], mix: Mix, seed: int, held_out: int = 0) ->
             raise DataError(f"no prompt has the source {source!r}", f"Sources here: {known}.")
         if names.count(source) > 1:
             raise DataError(f"the mix names the source {source!r} twice", "Add up the counts.")
-    ordered = {source: sorted(by_source[source], key=lambda p: _rank(seed, p.id)) for source in names}
+    ordered = {source: sorted(by_source[source], key=lambda p: rank(seed, p.id)) for source in names}
     trained = {_asked(p) for source, count, _ in mix for p in ordered[source][:count]}
     train: list[Prompt] = []
     kept_out: list[Prompt] = []
@@ -64,7 +64,8 @@ def select(prompts: Sequence[Prompt], mix: Mix, seed: int, held_out: int = 0) ->
     return Selection(train, kept_out)
 
 
-def _rank(seed: int, name: str) -> str:
+def rank(seed: int, name: str) -> str:
+    """Where a row stands in the order that a seed gives the rows of a file, whatever their own order."""
     return sha256(f"{seed}:{name}".encode()).hexdigest()
 
 

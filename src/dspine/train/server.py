@@ -11,7 +11,7 @@ import asyncio
 import os
 import random
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,13 +54,13 @@ class Server:
 
 
 def served_answers(
-    server: Server, target: Target, questions: Sequence[Question], params: Callable[[str], SamplingParams]
+    server: Server, target: Target, questions: Sequence[Question], params: SamplingParams
 ) -> Generator[tuple[Question, Reply]]:
     """Yield answers as they come in; a server that nothing is asked of need not be there.
 
     Args:
         target: whose tokenizer makes text into ids where the server gives text alone.
-        params: of a row, by its id.
+        params: of all rows, each with the seed that its id gives it.
 
     Raises:
         DataError: no server, one without the model, or one that refuses, fails for longer than the retries last, or
@@ -79,9 +79,7 @@ class _Asking:
         self.extensions: dict[str, bool] = dict(EXTENSIONS)
         self.limit = min(target.context_limit, self._served_length() or target.context_limit)
 
-    def answers(
-        self, questions: Sequence[Question], params: Callable[[str], SamplingParams]
-    ) -> Generator[tuple[Question, Reply]]:
+    def answers(self, questions: Sequence[Question], params: SamplingParams) -> Generator[tuple[Question, Reply]]:
         waiting, live = deque(questions), dict[asyncio.Task[Reply], Question]()
         fault: DspineError | None = None
         with asyncio.Runner() as runner:
@@ -90,7 +88,7 @@ class _Asking:
                 while live or (waiting and fault is None):
                     while waiting and fault is None and len(live) < self.server.concurrency:
                         question = waiting.popleft()
-                        asking = self._ask(client, question, params(question.id))
+                        asking = self._ask(client, question, params.keyed(question.id))
                         live[runner.get_loop().create_task(asking)] = question
                     for task in runner.run(_first(live)):
                         question = live.pop(task)

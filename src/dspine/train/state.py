@@ -7,7 +7,6 @@ functions of the step (see curriculum, windows, blocks), so they need no state h
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dspine.durable import writing_aside
 from dspine.errors import ConfigError, DataError
 
 
@@ -50,7 +50,6 @@ def save_state(
         DataError: the disk is full or cannot be written; the earlier checkpoints are untouched.
     """
     path = folder / f"step-{progress.step:07d}.pt"
-    aside = path.with_suffix(".partial")
     content = {
         "progress": asdict(progress),
         "model": dict(model),
@@ -59,13 +58,9 @@ def save_state(
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with aside.open("wb") as file:
+        with writing_aside(path) as file:
             torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
     except (OSError, RuntimeError) as error:  # torch.save reports a full disk as RuntimeError
-        aside.unlink(missing_ok=True)
         raise DataError(
             f"cannot write the checkpoint {path}: {error}", "Free some space and run the command again; it goes on."
         ) from error

@@ -13,7 +13,6 @@ from functools import cached_property
 
 from dspine import __version__
 from dspine.decode.records import Completion
-from dspine.decode.sampling import SamplingParams
 from dspine.serve.http.faults import refused
 from dspine.serve.http.gate import Gate, Pass
 from dspine.serve.http.limits import Limits
@@ -169,11 +168,8 @@ class Service:
         jobs = []
         for prompt in prompts:
             room = self.room(prompt, asked.length, asked.length_field)
-            jobs += [Job(prompt, self._params(asked, choice, room)) for choice in range(asked.n)]
+            jobs += [Job(prompt, asked.params(choice, room, asked.top)) for choice in range(asked.n)]
         return jobs
-
-    def _params(self, asked: ChatRequest | CompletionRequest, choice: int, room: int) -> SamplingParams:
-        return asked.params(choice, room, asked.top)
 
     def _encode(self, prompt: str | list[int]) -> list[int]:
         if isinstance(prompt, list):
