@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from tests.cli.conftest import assert_fault
@@ -35,7 +36,13 @@ def test_tables_files_and_json_say_the_same(evaluate, models, tmp_path):
     assert [result["key"] for result in results] == ["gsm8k", "arena_hard"]
     assert results[0]["summary"] == greedy["results"][0]["summary"]
     assert results[0]["lossless"]["identical"] == 2
-    assert len(list((tmp_path / "out").glob("*.jsonl"))) == 5, "answers at 0 and 1, plain ones at 0, results of both"
+    assert len(list((tmp_path / "out").glob("*.jsonl"))) == 7, (
+        "answers at 0 and 1, plain ones at 0, results of both, and answers token by token"
+    )
+    _, shown = read_results(tmp_path / "out" / Path(greedy["file"]).name.replace("acceptance", "decoded"))
+    assert [line["task"] for line in shown] == ["gsm8k", "arena_hard"]
+    assert [len(line["tokens"]) for line in shown] == [1 + line["kept"] for line in shown]
+    assert {token["round"] for token in shown[0]["tokens"]} == set(range(shown[0]["rounds"] + 1))
 
 
 @pytest.mark.parametrize(

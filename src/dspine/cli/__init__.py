@@ -23,8 +23,10 @@ from dspine.cli.generate import generate
 from dspine.cli.guard import Guarded
 from dspine.cli.info import info
 from dspine.cli.lab import lab
+from dspine.cli.probe import probe
 from dspine.cli.profile_verify import profile_verify
 from dspine.cli.regenerate import regenerate
+from dspine.cli.report import report
 from dspine.cli.serve import serve
 from dspine.cli.train import train
 from dspine.threads import settle_threads
@@ -48,6 +50,8 @@ COMMANDS = (
     calibrate,
     profile_verify,
     lab,
+    probe,
+    report,
     export,
     info,
     doctor,

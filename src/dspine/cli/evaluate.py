@@ -61,6 +61,9 @@ def evaluate(
             "That is no jail: run the command in a container if you do not trust the model.",
         ),
     ] = False,
+    show: Annotated[
+        int, typer.Option(min=0, help="Answers a task to keep token by token, for `dspine report` to show.")
+    ] = 1,
     out: Annotated[Path, typer.Option(help="Folder of the answers and results; a repeat goes on there.")] = Path(
         "runs/eval"
     ),
@@ -92,8 +95,10 @@ def evaluate(
 
     from dspine.checkpoint import drafter_digest
     from dspine.decode.engine import Engine
+    from dspine.evaluate.answers import read_answers
+    from dspine.evaluate.decoded import keep
     from dspine.evaluate.measure import Measurement, about_machine
-    from dspine.evaluate.results import ACCEPTANCE, ResultFile
+    from dspine.evaluate.results import ACCEPTANCE, DECODED, ResultFile
 
     measurement = Measurement(
         target=loaded,
@@ -111,11 +116,15 @@ def evaluate(
         found = measurement.results(asked, each)
         settings = measurement.settings(measurement.drafter, each)
         measured_on = {**settings, "split": split, "turns": turns, "drafter_name": chosen, **about_machine(loaded)}
-        path = out / f"acceptance-{measurement.name(measurement.drafter, each)}.jsonl"
+        name = measurement.name(measurement.drafter, each)
+        path = out / f"acceptance-{name}.jsonl"
         ResultFile(path, ACCEPTANCE, measured_on).add({"key": result.task, **asdict(result)} for result in found)
         report.append({"measured_on": measured_on, "file": str(path), "results": [asdict(r) for r in found]})
         told.append((measured_on, found))
         note(f"results: {path}")
+        if show:
+            _, answers = read_answers(out / f"{name}.jsonl")
+            keep(loaded, asked, answers, ResultFile(out / f"decoded-{name}.jsonl", DECODED, measured_on), show)
     if as_json:
         from dspine.evaluate.results import finite
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from dspine.cli import options as o
 from dspine.cli.console import answer, note, print_json
+from dspine.cli.figures import FiguresOption, needs_figures
 from dspine.cli.heavy import uncollected
-from dspine.errors import ConfigError
-
-if TYPE_CHECKING:
-    from dspine.lab.table import Line
 
 
 def lab(
@@ -29,7 +24,7 @@ def lab(
     budget: Annotated[
         int | None, typer.Option(min=1, metavar="STEPS", help="Steps of every training.", show_default="the recipe's")
     ] = None,
-    figures: Annotated[bool, typer.Option("--figures/--no-figures", help="Save pictures beside the table.")] = True,
+    figures: FiguresOption = True,
     overrides: o.SetOption = None,
     as_json: o.JsonOption = False,
 ) -> None:
@@ -50,10 +45,8 @@ def lab(
     with uncollected():
         from dspine.lab.comparison import compare
         from dspine.lab.table import as_json as told
-        from dspine.lab.table import as_markdown, lines_of
-
-        if figures:
-            draw = _drawing()
+        from dspine.lab.table import as_markdown, lines_of, save
+    draw = needs_figures() if figures else None
     wanted = [name.strip() for name in drafters.split(",")] if drafters is not None else None
     numbers = o.whole_numbers(seeds, "--seeds")
     comparison = compare(recipe, drafters=wanted, seeds=numbers, steps=budget, overrides=overrides or [])
@@ -64,16 +57,8 @@ def lab(
         print_json(told(comparison, lines))
     else:
         answer(as_markdown(lines))
-    if figures:
-        for path in draw(lines, comparison.folder):
+    table = save(comparison, lines)
+    note(f"results: {table}")
+    if draw is not None:
+        for path in draw([table], comparison.folder):
             note(f"figure: {path}")
-
-
-def _drawing() -> Callable[[Sequence[Line], Path], list[Path]]:
-    try:
-        from dspine.lab.figures import draw
-    except ImportError as error:
-        raise ConfigError(
-            f"no figures without {error.name}", "pip install 'dspine[eval]', or leave them out: --no-figures"
-        ) from error
-    return draw

@@ -7,11 +7,12 @@ prefill belongs to no round. Source: DSpine (arXiv 2609.36173), section on specu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 FinishReason = Literal["stop", "length", "abort", "error"]
+Kind = Literal["first", "accepted", "corrected", "bonus", "plain"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,23 @@ class RoundRecord:
         # Behind the token that ended the answer nothing was reached.
         inside = self.kept if self.kept <= self.accepted else self.proposed
         return min(inside, self.landed + 1)
+
+
+def kinds(rounds: Sequence[RoundRecord], count: int) -> list[Kind]:
+    """What each of the `count` tokens of some rounds is; without a round they are the prefill's.
+
+    "accepted": a candidate that stood. The target's own is "corrected" in place of the first candidate that fell,
+    "bonus" behind a whole block that stood, "plain" in a round without candidates.
+    """
+    if not rounds:
+        return ["first"] * count
+    found: list[Kind] = []
+    for record in rounds:
+        found += ["accepted"] * record.landed
+        if record.kept > record.landed:
+            own: Kind = "plain" if not record.proposed else "bonus" if record.landed == record.proposed else "corrected"
+            found.append(own)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

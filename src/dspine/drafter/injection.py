@@ -22,7 +22,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from dspine.kernels.reference import gated_message, unit_normalise, write_back
+from dspine.kernels.reference import gate, gated_message, unit_normalise, write_back
 
 
 class Injection(nn.Module):
@@ -127,6 +127,17 @@ class Injection(nn.Module):
         else:
             message = self.message(sender) if farther is None else self.message(sender) + farther
         return write_back(state, message, self._linear(self.writes, layer).weight)
+
+    def openness(self, receiver: Tensor, predecessor: Tensor) -> Tensor:
+        """g of a gated injection, for those who look inside: unit vectors (..., r) of both → (..., a) in [0, 1]."""
+        kind = self.bias.dtype
+        return gate(
+            (self.scale * receiver).to(kind),
+            (self.scale * predecessor).to(kind),
+            self.receiver_gate.weight,
+            self.predecessor_gate.weight,
+            self.bias,
+        )
 
     @staticmethod
     def _linear(modules: nn.ModuleList, layer: int) -> nn.Linear:

@@ -22,7 +22,10 @@ from dspine.jsonl import json_lines
 
 ACCEPTANCE = "dspine-acceptance/1"
 THROUGHPUT = "dspine-throughput/1"
-FORMATS = (ACCEPTANCE, THROUGHPUT)
+PROBE = "dspine-probe/1"
+LAB = "dspine-lab/1"
+DECODED = "dspine-decoded/1"
+FORMATS = (ACCEPTANCE, THROUGHPUT, PROBE, LAB, DECODED)
 
 
 def read_results(path: str | Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -57,10 +57,17 @@ def gated_message(
     Returns:
         (..., a).
     """
+    heard = torch.nn.functional.linear(predecessor, message)
+    opened = gate(receiver, predecessor, receiver_gate, predecessor_gate, bias)
+    return opened * (heard if farther is None else heard + farther)
+
+
+def gate(
+    receiver: Tensor, predecessor: Tensor, receiver_gate: Tensor, predecessor_gate: Tensor, bias: Tensor
+) -> Tensor:
+    """g = σ(G_q z_t + G_p z_{t-1} + b), as in `gated_message`: (..., a)."""
     linear = torch.nn.functional.linear
-    gate = torch.sigmoid(linear(receiver, receiver_gate, bias) + linear(predecessor, predecessor_gate))
-    heard = linear(predecessor, message)
-    return gate * (heard if farther is None else heard + farther)
+    return torch.sigmoid(linear(receiver, receiver_gate, bias) + linear(predecessor, predecessor_gate))
 
 
 def write_back(state: Tensor, message: Tensor, write: Tensor) -> Tensor:

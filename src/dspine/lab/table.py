@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 from dspine.evaluate.acceptance import Place
 from dspine.evaluate.contest import stage_key
+from dspine.evaluate.results import LAB, ResultFile
 from dspine.lab.comparison import ALL, TEMPERATURES, Comparison, Outcome
 
 BASELINE = "DFlash"
@@ -74,6 +76,18 @@ def lines_of(comparison: Comparison) -> list[Line]:
 
 def as_json(comparison: Comparison, lines: Sequence[Line]) -> dict[str, Any]:
     return {"measured_on": comparison.measured_on, "lines": [asdict(line) for line in lines]}
+
+
+def save(comparison: Comparison, lines: Sequence[Line]) -> Path:
+    """Write the table beside what it was made of, for a report: `lab.jsonl`, a line a method under its title.
+
+    Raises:
+        DataError: it cannot be written.
+    """
+    path = comparison.folder / "lab.jsonl"
+    path.unlink(missing_ok=True)  # methods that were left out this time are no part of this table
+    ResultFile(path, LAB, comparison.measured_on).add({"key": line.title, **asdict(line)} for line in lines)
+    return path
 
 
 def as_markdown(lines: Sequence[Line]) -> str:

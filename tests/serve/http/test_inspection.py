@@ -11,9 +11,7 @@ import pytest
 from tests.serve.http.conftest import QUESTIONS, running
 
 from dspine.decode.engine import Engine
-from dspine.decode.records import RoundRecord
 from dspine.decode.sampling import SamplingParams
-from dspine.serve.http.inspection import kinds
 from dspine.serve.http.limits import Limits
 from dspine.target.chat import render
 
@@ -24,25 +22,6 @@ def page(target, make_engine) -> Iterator[str]:
     plain = Engine(target, max_batch=1)
     with running(target, make_engine(max_batch=2), Limits(slots=2, max_tokens=256), plain=plain) as it:
         yield it.url
-
-
-@pytest.mark.parametrize(
-    ("record", "wanted"),
-    [
-        (RoundRecord(3, 1, 2), ["accepted", "corrected"]),
-        (RoundRecord(3, 0, 1), ["corrected"]),
-        (RoundRecord(3, 3, 4), ["accepted", "accepted", "accepted", "bonus"]),
-        (RoundRecord(3, 3, 3), ["accepted", "accepted", "accepted"]),  # cut before the bonus
-        (RoundRecord(3, 2, 1), ["accepted"]),
-        (RoundRecord(0, 0, 1), ["plain"]),
-    ],
-)
-def test_what_a_token_is(record, wanted):
-    assert kinds((record,), record.kept) == wanted
-
-
-def test_the_tokens_of_the_prefill_are_first():
-    assert kinds((), 1) == ["first"]
 
 
 def events(url: str, **asked) -> list[dict]:

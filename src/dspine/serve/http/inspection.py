@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from importlib.resources import files
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import FastAPI, Response
 from fastapi.responses import RedirectResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from dspine.decode.records import RoundRecord, Update
+from dspine.decode.records import Update, kinds
 from dspine.decode.sampling import SamplingParams
 from dspine.decode.text import Detokenizer
 from dspine.serve.http.replies import EventReply, event
@@ -28,7 +28,6 @@ PAGE_PATHS = ("/inspect/", "/inspect/inspect.js", "/inspect/inspect.css")
 _TYPES = {"index.html": "text/html", "inspect.js": "text/javascript", "inspect.css": "text/css"}
 _HEADERS = {"Content-Security-Policy": "default-src 'self'; img-src data:", "Cache-Control": "no-cache"}
 
-Kind = Literal["first", "accepted", "corrected", "bonus", "plain"]
 LANES = ("main", "plain")  # of the choices 0 and 1
 
 
@@ -42,19 +41,6 @@ class InspectRequest(BaseModel):
     seed: Annotated[int, Field(ge=0, le=2**53)] = 0  # what a number of JavaScript holds
     max_tokens: Annotated[int, Field(ge=1)] = 128
     plain: bool = True
-
-
-def kinds(rounds: tuple[RoundRecord, ...], count: int) -> list[Kind]:
-    """What each of the `count` tokens of an update is; without a round they are the prefill's."""
-    if not rounds:
-        return ["first"] * count
-    found: list[Kind] = []
-    for record in rounds:
-        found += ["accepted"] * record.landed
-        if record.kept > record.landed:
-            own: Kind = "plain" if not record.proposed else "bonus" if record.landed == record.proposed else "corrected"
-            found.append(own)
-    return found
 
 
 class Lane:

@@ -18,6 +18,7 @@ from fastapi import FastAPI
 
 from dspine.decode.engine import Engine
 from dspine.decode.sampling import SamplingParams
+from dspine.decode.vocabulary import Vocabulary
 from dspine.errors import ConfigError
 from dspine.serve.http.app import make_app
 from dspine.serve.http.gate import Gate
@@ -25,7 +26,6 @@ from dspine.serve.http.limits import Limits
 from dspine.serve.http.metrics import Metrics
 from dspine.serve.http.service import Service
 from dspine.serve.http.thread import EngineThread
-from dspine.serve.http.vocabulary import Vocabulary
 from dspine.target.model import Target
 
 _WARM_TOKENS = 8  # of each answer before the first request

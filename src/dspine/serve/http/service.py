@@ -13,13 +13,13 @@ from functools import cached_property
 
 from dspine import __version__
 from dspine.decode.records import Completion
+from dspine.decode.vocabulary import Vocabulary
 from dspine.serve.http.faults import refused
 from dspine.serve.http.gate import Gate, Pass
 from dspine.serve.http.limits import Limits
 from dspine.serve.http.metrics import Metrics
 from dspine.serve.http.requests import ChatRequest, CompletionRequest
 from dspine.serve.http.thread import EngineThread, Job, Mail, Step, Ticket
-from dspine.serve.http.vocabulary import Vocabulary
 from dspine.target.chat import refuse_broken, render
 from dspine.target.model import Target
 

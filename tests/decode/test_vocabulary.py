@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.tiny_target import tiny_target
 
-from dspine.serve.http.vocabulary import Vocabulary
+from dspine.decode.vocabulary import Vocabulary
+from dspine.target import Target
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return tiny_target()
 
 
 @pytest.mark.parametrize("text", ["naïve – 🦔 日本", "plain words\n"])
