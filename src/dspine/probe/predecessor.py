@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from dspine.evaluate.interval import bootstrap
 from dspine.evaluate.results import ResultFile
+from dspine.interval import bootstrap
 from dspine.probe.drafting import Contexts
 from dspine.probe.subject import Subject, each_sequence, padded
 from dspine.train.responses import TrainingSequence

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dspine.errors import DataError
-from dspine.evaluate.interval import bootstrap
 from dspine.evaluate.results import ResultFile
+from dspine.interval import bootstrap
 from dspine.probe.states import blocks_of, layer_states
 from dspine.probe.subject import Subject
 from dspine.progress import Meter
