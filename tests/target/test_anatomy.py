@@ -71,12 +71,15 @@ def test_other_kinds_that_pass_the_check(name, overrides, implementation):
     ("name", "overrides", "message"),
     [
         (
-            "Qwen3Next",
-            {"num_experts": 2, "moe_intermediate_size": 16},
-            r"Qwen3NextForCausalLM has layers of type linear_attention: rolling their state back",
+            "RecurrentGemma",
+            {"lru_width": 64, "attention_window_size": 8},
+            r"RecurrentGemmaForCausalLM has layers of type .*RecurrentGemmaRecurrentBlock.*: rolling their state back",
         ),
-        ("Jamba", {}, r"JambaForCausalLM has layers of type linear_attention"),
-        ("Mamba", {}, r"MambaForCausalLM has layers of type linear_attention"),
+        (
+            "MiniMax",
+            {"num_local_experts": 2, "num_experts_per_tok": 1},
+            r"MiniMaxForCausalLM has layers of type .*: rolling their state back",
+        ),
         ("Rwkv", {}, r"RwkvForCausalLM has layers of type .*RwkvSelfAttention"),
         ("Llama4", {}, r"Llama4ForCausalLM has layers of type chunked_attention"),
         ("GPTNeo", {"attention_types": [[["global", "local"], 2]], "num_layers": 4}, r"of type local"),

@@ -75,7 +75,7 @@ class Batch:
     @property
     def bytes(self) -> int:
         """Storage of both caches and of the backlog."""
-        return self._cache.rows.bytes + (0 if self._context is None else self._context.bytes + self._backlog.bytes)
+        return self._cache.bytes + (0 if self._context is None else self._context.bytes + self._backlog.bytes)
 
     # ---------------------------------------------------------------- the three things it does
 
@@ -90,9 +90,7 @@ class Batch:
             row.own = row.request.own or self._own or (FULL if row.request.seeded else None)
             row.repeatable = row.own is not None or not row.drafting
         with stage("prefill"):
-            # Alone, where a token's result depends on how many go through together with it only beyond some number.
-            groups = [[row] for row in rows] if self._target.alike is not None else [rows]
-            hidden = torch.cat([self._prefill(first + i * len(group), group) for i, group in enumerate(groups)])
+            hidden = torch.cat([self._prefill(first + at, group) for at, group in self._together(rows)])
         nothing = Proposal(torch.empty((len(rows), 0), dtype=torch.int64, device=hidden.device))
         rulings = judge(self._target, rows, self._mixed(rows), hidden, nothing, [0] * len(rows))
         for row, ruling in zip(rows, rulings, strict=True):
@@ -153,6 +151,17 @@ class Batch:
 
     # ---------------------------------------------------------------- parts of a round
 
+    def _together(self, rows: Sequence[Row]) -> list[tuple[int, Sequence[Row]]]:
+        """Rows that are prefilled in the same forwards, and how many are before them."""
+        if self._target.alike is not None:
+            # Alone, where a token's result depends on how many go through together with it only beyond some number.
+            return [(at, [row]) for at, row in enumerate(rows)]
+        if not self._target.stateful:
+            return [(0, rows)]
+        # A state takes in whatever comes, so there is no padding: prompts of one length go together.
+        lengths = [len(row.tokens) for row in rows]
+        return [(lengths.index(n), rows[lengths.index(n) :][: lengths.count(n)]) for n in dict.fromkeys(lengths)]
+
     def _prefill(self, first: int, rows: Sequence[Row]) -> Tensor:
         """Run prompts, longest first, in chunks of right-padded rows; returns the last hidden states, (B, 1, d).
 
@@ -167,7 +176,7 @@ class Batch:
             padded = [tokens + [0] * (counts[0] - len(tokens)) for tokens in padded]
             ids = torch.tensor(padded, device=self._target.device)
             taps = () if self._drafter is None else self._drafter.target_layer_ids
-            out = self._target.forward(ids, self._cache, Span(first, (start,) * live, counts[0]), taps)
+            out = self._target.forward(ids, self._cache, Span(first, (start,) * live, counts[0], whole=True), taps)
             self._observe_prompt(first, start, rows, ids, out.features, counts)
             done = [index for index in range(live) if ends[index] <= start + self._chunk]
             last.extend(out.hidden[index, counts[index] - 1] for index in reversed(done))
@@ -288,7 +297,7 @@ class Batch:
     def _close_gap(self, index: int) -> None:
         last = len(self.rows) - 1
         if index != last:
-            self._cache.rows.move(last, index)
+            self._cache.move(last, index)
             if self._context is not None:
                 self._context.move(last, index)
                 self._backlog.move(last, index)

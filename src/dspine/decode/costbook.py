@@ -94,6 +94,8 @@ def measure(target: Target, drafter: Drafter, rows: int) -> tuple[dict[int, list
     ids = torch.arange(rows * max(block, before), device=device).remainder(target.decodable).view(rows, -1)
     blank = torch.zeros(rows, before, len(taps) * target.hidden_size, dtype=target.dtype, device=device)
     drafter.observe(context, Span(0, (0,) * rows, before), blank, [before] * rows, ids[:, :before])
+    if target.stateful:  # a state cannot begin in the middle; slots can
+        target.forward(ids[:, :before], cache, Span(0, (0,) * rows, before, whole=True))
     law = Law.greedy_rows(rows, device)
 
     def verify(width: int) -> None:

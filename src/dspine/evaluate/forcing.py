@@ -43,7 +43,7 @@ class Passage:
     def of(cls, target: Target, answer: Completion, taps: Sequence[int]) -> Passage:
         """One forward of the target over an answer, tapped at all of `taps`."""
         ids = torch.tensor([*answer.prompt_ids, *answer.token_ids], device=target.device)
-        span = Span(first=0, starts=(0,), width=len(ids))
+        span = Span(first=0, starts=(0,), width=len(ids), whole=True)
         features = target.forward(ids[None], target.new_cache(1), span, taps).features
         assert features is not None
         first, last = len(answer.prompt_ids), len(ids) - 2

@@ -28,7 +28,7 @@ def first_margin(target: Target, prompt: Sequence[int], one: Sequence[int], othe
     if same == common:  # one is the beginning of the other
         return float("inf")
     ids = torch.tensor([[*prompt, *one[:same]]], device=target.device)
-    span = Span(first=0, starts=(0,), width=ids.shape[1])
+    span = Span(first=0, starts=(0,), width=ids.shape[1], whole=True)
     hidden = target.forward(ids, target.new_cache(1), span).hidden
     top = target.logits(hidden[0, -1]).float().topk(2)
     if {one[same], other[same]} != set(top.indices.tolist()):

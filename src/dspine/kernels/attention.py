@@ -49,4 +49,4 @@ def grouped_attention(
         query = query.repeat(1, 1, copies, 1)
         mask = None if mask is None else mask.repeat(1, 1, copies, 1)
     out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
-    return out[:, :, :folded].reshape(batch, heads, width, dim)
+    return out[:, :, :folded].reshape(batch, heads, width, value.shape[3])

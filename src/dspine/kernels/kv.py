@@ -24,12 +24,16 @@ class Span:
 
     `grain`: the slots that attention reads are a multiple of it. Kernels sum over slots in vectors, so that a query's
     result depends on where the slots end, in the last bit: seldom by a grain of `EVEN`, never by whole stretches.
+
+    `whole`: none of the new tokens will be taken back. Slots do not mind; states of layers that have no slots need then
+    not be kept place by place (`target/states.py`).
     """
 
     first: int
     starts: tuple[int, ...]
     width: int
     grain: int = 1
+    whole: bool = False
 
     @property
     def rows(self) -> int:

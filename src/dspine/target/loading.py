@@ -20,6 +20,7 @@ from dspine.target import builtin
 from dspine.target.anatomy import refuse_config
 from dspine.target.gguf import prepared
 from dspine.target.model import Target
+from dspine.target.rollback import Asked
 from dspine.target.weights import full_model, quiet
 
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
@@ -28,7 +29,12 @@ _UNREADABLE = (OSError, ValueError, KeyError, ImportError, RuntimeError, Safeten
 
 
 def load_target(
-    name: str, *, dtype: torch.dtype | None = None, device: str | None = None, packed: bool = True
+    name: str,
+    *,
+    dtype: torch.dtype | None = None,
+    device: str | None = None,
+    packed: bool = True,
+    rollback: Asked = "auto",
 ) -> Target:
     """Load a target model, frozen and ready to decode.
 
@@ -37,6 +43,7 @@ def load_target(
         dtype: of the weights; by default float32 on a CPU, elsewhere what the checkpoint is stored in.
         device: by default "cuda" if there is one, else "cpu".
         packed: see `Target`; False keeps the weights of the linear layers readable.
+        rollback: see `Target`; how the states of a hybrid model are brought back.
 
     Raises:
         TargetError: not found, not readable, of a kind that is not supported, or no such device.
@@ -51,7 +58,7 @@ def load_target(
             tokenizer = _tokenizer(place, name)
         except _UNREADABLE as error:
             raise _unreadable(name, place, error) from error
-        return Target(model.to(where), tokenizer, name=name, packed=packed)
+        return Target(model.to(where), tokenizer, name=name, packed=packed, rollback=rollback)
 
 
 def _device(name: str) -> torch.device:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -23,10 +23,13 @@ from dspine.kernels.alike import ALIKE, attention_alike, products_alike
 from dspine.kernels.kv import EVEN, STRETCH, Span
 from dspine.kernels.packed import PackedLinear
 from dspine.target import attention, selfcheck
-from dspine.target.anatomy import FULL, SLIDING, Anatomy, examine
+from dspine.target.anatomy import CONVOLUTION, FULL, LINEAR, SLIDING, Anatomy, examine
 from dspine.target.cache import TargetCache
 from dspine.target.decoder import FusedDecoder, fusible
 from dspine.target.describe import context_limit_of, digest_rows, end_ids, facts_of, readable_ids
+from dspine.target.mixers import wrap
+from dspine.target.rollback import Asked, Rollback
+from dspine.target.states import Method, StateCache, always
 from dspine.target.taps import Taps, check_taps, concatenate
 
 
@@ -51,6 +54,8 @@ class Target:
         packed: whether the linear layers may be rearranged, in place, for the processor's matrix kernels, and the
             decoder run in fused calls, where this model and this machine allow it. Several times as fast on a CPU;
             the model goes on working, but its linear layers hold no readable weights any more.
+        rollback: how the states of a hybrid model are brought back to the accepted place, see `target/rollback.py`:
+            "snapshot", "replay", or "auto" for what is measured to be quicker here. Other models have no states.
 
     Attributes:
         name: what it was loaded as.
@@ -66,7 +71,9 @@ class Target:
         TargetError: if the model is of a kind that is not supported.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, *, name: str, packed: bool = False) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Any, *, name: str, packed: bool = False, rollback: Asked = "auto"
+    ) -> None:
         attention.register()
         self.name = name
         self.model = model.eval().requires_grad_(False)
@@ -84,6 +91,8 @@ class Target:
         self.context_limit = context_limit_of(config)
         self.eos_ids = end_ids(model, tokenizer)
         self._windows: dict[str, int | None] = {FULL: None, SLIDING: self._parts.window}
+        self._mixers = [wrap(module, layer) for layer, module in self._parts.mixers.items()]
+        self.rollback = Rollback(self, rollback)
         self._additive_masks = False
         self.fused: FusedDecoder | None = None
         self._settle_attention()
@@ -133,9 +142,20 @@ class Target:
         packed = (module for module in self.model.modules() if isinstance(module, PackedLinear))
         return ALIKE if products_alike(packed) and attention_alike(*self.fused.heads) else None
 
-    def new_cache(self, rows: int) -> TargetCache:
-        """An empty cache for `rows` rows."""
-        return TargetCache(self.num_layers, rows, dtype=self.dtype, device=self.device)
+    @property
+    def stateful(self) -> bool:
+        """Whether layers keep states, so that rows of one prefill must be of one length."""
+        return bool(self._parts.mixers)
+
+    def new_cache(self, rows: int, rollback: Method | None = None) -> TargetCache:
+        """An empty cache for `rows` rows.
+
+        Args:
+            rollback: how states are brought back, where not as this target was asked to.
+        """
+        method = self.rollback.method if rollback is None else always(rollback)
+        states = StateCache(rows, method) if self.stateful else None
+        return TargetCache(self.num_layers, rows, dtype=self.dtype, device=self.device, states=states)
 
     @torch.no_grad()
     def forward(self, ids: Tensor, cache: TargetCache, span: Span, taps: Sequence[int] = ()) -> TargetOutput:
@@ -163,7 +183,7 @@ class Target:
 
     def _run(self, ids: Tensor, cache: TargetCache, span: Span, taps: Sequence[int]) -> TargetOutput:
         cache.open(span)
-        masks = {kind: self._mask(span, self._windows[kind]) for kind in set(self._parts.kinds)}
+        masks = {kind: self._mask_of(kind, span) for kind in self._parts.sees}
         if self.fused is not None:
             check_taps(taps, self.num_layers)
             hidden, outputs = self.fused(ids, span.positions(self.device), cache, masks, taps)
@@ -194,8 +214,11 @@ class Target:
         logits: Tensor = self._parts.head(hidden)
         return logits if self._parts.known else _after_head(logits, self._parts.config)
 
-    def _mask(self, span: Span, window: int | None) -> Tensor | None:
-        visible = span.causal_mask(self.device, window)
+    def _mask_of(self, kind: str, span: Span) -> Tensor | None:
+        """What layers of a kind see. Those that keep a state take no mask: their rows hold no padding that stays."""
+        if kind in (LINEAR, CONVOLUTION):
+            return None
+        visible = span.causal_mask(self.device, self._windows[kind])
         if not self._additive_masks:
             return visible
         # The layers' own attention adds its mask to the scores; a boolean one would be added as 0 and 1.
@@ -228,16 +251,28 @@ class Target:
             self._check()
 
     def _check(self) -> None:
-        cache = self.new_cache(2)
+        try:
+            self._check_ways()
+        except attention.AttentionUnsupported:
+            raise
+        except TargetError:
+            if not self._mixers:
+                raise
+            for mixer in self._mixers:
+                mixer.resumes = False
+            self._check_ways()
+
+    def _check_ways(self) -> None:
         ids = selfcheck.probe_ids(self.decodable, self.device)
-        with self._narrowed(selfcheck.WINDOW):
-            selfcheck.check(
-                self.name,
-                self.model,
-                lambda new, span: self.logits(self.forward(new, cache, span).hidden),
-                ids,
-                self.dtype,
-            )
+        # Mixers compute in float32, whatever their model is in.
+        dtype = torch.float32 if self.stateful and self.dtype == torch.float64 else self.dtype
+        for method in self.rollback.possible if self.stateful else (None,):
+            run = partial(self._probe, self.new_cache(2, method))
+            with self._narrowed(selfcheck.WINDOW):
+                selfcheck.check(self.name, self.model, run, ids, dtype)
+
+    def _probe(self, cache: TargetCache, ids: Tensor, span: Span) -> Tensor:
+        return self.logits(self.forward(ids, cache, span).hidden)
 
     @contextmanager
     def _narrowed(self, window: int) -> Iterator[None]:

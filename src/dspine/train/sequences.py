@@ -166,7 +166,7 @@ def _forward(target: Target, ids: Tensor, taps: Sequence[int]) -> tuple[Tensor, 
     cache.rows.reserve(length)
     edges = [*range(0, length, WIDTH), length]
     parts = [
-        target.forward(ids[:, first:end], cache, Span(0, (first,) * rows, end - first), taps)
+        target.forward(ids[:, first:end], cache, Span(0, (first,) * rows, end - first, whole=True), taps)
         for first, end in pairwise(edges)
     ]
     features = [part.features for part in parts if part.features is not None]
