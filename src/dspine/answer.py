@@ -5,13 +5,19 @@ One rule: what the commands print, time and count comes from this one loop over 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Protocol
 
-from dspine.decode.engine import Engine
-from dspine.decode.records import Completion
+from dspine.decode.records import Completion, Update
 from dspine.decode.sampling import SamplingParams
+
+
+class Streams(Protocol):
+    """What is asked of an engine here."""
+
+    def stream(self, prompt: Sequence[int], params: SamplingParams | None = None) -> Iterator[Update]: ...
 
 
 @dataclass(frozen=True)
@@ -28,7 +34,7 @@ class Answer:
 
 
 def follow(
-    engine: Engine, prompt: list[int], params: SamplingParams, show: Callable[[str], object] | None = None
+    engine: Streams, prompt: list[int], params: SamplingParams, show: Callable[[str], object] | None = None
 ) -> Answer:
     """Answer one prompt, handing each new piece of text to `show`.
 

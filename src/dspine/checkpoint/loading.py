@@ -64,7 +64,7 @@ def load_drafter(
     check_tensors(checkpoint)
     for text in (*checkpoint.notes, *warnings_of(checkpoint.config, target, thinking)):
         warnings.warn(text, CheckpointWarning, stacklevel=2)
-    draft_ids = _draft_ids(checkpoint)
+    draft_ids = draft_ids_of(checkpoint)
     check_tables(checkpoint.tables, target, draft_ids, checkpoint.config.folder)
     drafter = _build(checkpoint, read_tensors(checkpoint), target, draft_ids, dtype or target.dtype)
     drafter = drafter.to(device=target.device).eval()
@@ -114,19 +114,28 @@ def read_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
 
 def _calibrate(drafter: Network, folder: Path) -> None:
     """Give the confidence head the temperatures that lie beside the weights."""
-    temperatures = read_temperatures(folder, drafter.candidates)
-    if temperatures is None:
-        return
     head = confidence_head_of(drafter)
-    if head is None:
+    temperatures = temperatures_of(folder, drafter.candidates, head is not None)
+    if head is not None and temperatures is not None:
+        head.temperatures = torch.tensor(temperatures, device=head.proj.weight.device)
+
+
+def temperatures_of(folder: Path, places: int, confident: bool) -> list[float] | None:
+    """The temperatures that lie beside the weights of a drafter with M = `places`; None: it was not calibrated.
+
+    Raises:
+        CheckpointError: they are there, and the drafter gives no confidences.
+    """
+    temperatures = read_temperatures(folder, places)
+    if temperatures is not None and not confident:
         raise CheckpointError(
             f"{folder / TEMPERATURES} lies there, and this drafter gives no confidences",
             "File and weights are of different drafters: remove the file.",
         )
-    head.temperatures = torch.tensor(temperatures, device=head.proj.weight.device)
+    return temperatures
 
 
-def _draft_ids(checkpoint: Checkpoint) -> Tensor | None:
+def draft_ids_of(checkpoint: Checkpoint) -> Tensor | None:
     if checkpoint.maps:
         return mapped_ids(checkpoint.maps, checkpoint.config.drafter.vocab_size, checkpoint.config.folder)
     return read_vocabulary(checkpoint.config)

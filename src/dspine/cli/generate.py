@@ -11,13 +11,14 @@ from rich.table import Table
 
 from dspine.cli import options as o
 from dspine.cli.console import answer, note, notes, print_json
+from dspine.cli.mlx_models import MlxModels, open_mlx_models
 from dspine.cli.models import Models, choose_drafter, counts, fastest_dtype, open_models
 from dspine.stages import StageClock, StageTime
 
 if TYPE_CHECKING:
     from dspine.answer import Answer
     from dspine.decode.sampling import SamplingParams
-    from dspine.target import Target
+    from dspine.target.chat import Speaker
 
 
 def generate(
@@ -29,6 +30,9 @@ def generate(
     no_drafter: o.NoDrafterOption = False,
     dtype: o.DtypeOption = None,
     device: o.DeviceOption = None,
+    backend: o.BackendOption = o.Backend.torch,
+    bits: o.BitsOption = None,
+    drafter_bits: o.DrafterBitsOption = None,
     verify: o.VerifyOption = None,
     measure: o.MeasureOption = False,
     system: o.SystemOption = None,
@@ -66,11 +70,14 @@ def generate(
         git diff | dspine generate - --system "Write a commit message." --temperature 0.7 --seed 1
 
         dspine generate "def fibonacci(n):" --raw --stop "def " --profile
+
+        dspine generate "Why is the sky blue?" --backend mlx --bits 4 --stats
     """
     if raw and (system or thinking):
         raise typer.BadParameter("--raw uses no chat template, so --system and --thinking say nothing")
     chosen = choose_drafter(target, drafter, no_drafter)
     verified = o.verify_choice(verify, not no_drafter, measure)
+    _check_backend(backend, bits, drafter_bits, measure, profile)
     text = o.read_prompt(prompt)
     params = o.sampling_params(
         temperature=temperature,
@@ -86,15 +93,29 @@ def generate(
         stop=tuple(stop or ()),
         ignore_eos=ignore_eos,
     )
-    models = open_models(
-        target,
-        chosen,
-        dtype=dtype or fastest_dtype(device),
-        device=device,
-        thinking=None if raw else thinking,
-        verify=verified,
-        measure=measure,
-    )
+    mode = None if raw else thinking
+    models: Models | MlxModels
+    if backend is o.Backend.mlx:
+        models = open_mlx_models(
+            target,
+            chosen,
+            dtype=dtype,
+            device=device,
+            thinking=mode,
+            verify=verify,
+            bits=bits,
+            drafter_bits=drafter_bits,
+        )
+    else:
+        models = open_models(
+            target,
+            chosen,
+            dtype=dtype or fastest_dtype(device),
+            device=device,
+            thinking=mode,
+            verify=verified,
+            measure=measure,
+        )
     if chosen is None and not no_drafter:
         note(f"no drafter is shipped for {target}: decoding plainly; name one with --drafter")
     ids = _encode(models.target, text, system, raw, thinking)
@@ -116,7 +137,17 @@ def generate(
         notes.print(stage_table(clock.table(), len(given.completion.rounds)))
 
 
-def _encode(target: Target, text: str, system: str | None, raw: bool, thinking: bool) -> list[int]:
+def _check_backend(
+    backend: o.Backend, bits: int | None, drafter_bits: int | None, measure: bool, profile: bool
+) -> None:
+    """Refuse options that the chosen backend would have to ignore."""
+    if backend is o.Backend.torch and (bits is not None or drafter_bits is not None):
+        raise typer.BadParameter("--bits and --drafter-bits need --backend mlx")
+    if backend is o.Backend.mlx and (measure or profile):
+        raise typer.BadParameter("--measure and --profile are the torch backend's")
+
+
+def _encode(target: Speaker, text: str, system: str | None, raw: bool, thinking: bool) -> list[int]:
     from dspine.target.chat import refuse_broken, render
 
     if raw:
@@ -127,7 +158,9 @@ def _encode(target: Target, text: str, system: str | None, raw: bool, thinking: 
     return render(target, [*messages, {"role": "user", "content": text}], thinking=thinking)
 
 
-def _report(models: Models, params: SamplingParams, given: Answer, stages: list[StageTime]) -> dict[str, Any]:
+def _report(
+    models: Models | MlxModels, params: SamplingParams, given: Answer, stages: list[StageTime]
+) -> dict[str, Any]:
     report = {
         "text": given.completion.text,
         "token_ids": list(given.completion.token_ids),
@@ -140,7 +173,7 @@ def _report(models: Models, params: SamplingParams, given: Answer, stages: list[
     return report | ({"stages": [asdict(s) for s in stages]} if stages else {})
 
 
-def _print_stats(models: Models, params: SamplingParams, given: Answer) -> None:
+def _print_stats(models: Models | MlxModels, params: SamplingParams, given: Answer) -> None:
     from dspine.decode.policy import SHARED
 
     numbers, where = counts(given), models.measured_on()

@@ -32,6 +32,13 @@ class Dtype(StrEnum):
     float64 = "float64"
 
 
+class Backend(StrEnum):
+    """What computes."""
+
+    torch = "torch"
+    mlx = "mlx"
+
+
 TargetOption = Annotated[
     str,
     typer.Option(
@@ -72,6 +79,33 @@ RecipeDtypeOption = Annotated[Dtype | None, _dtype("the recipe's, else float32 o
 DeviceOption = Annotated[
     str | None,
     typer.Option(help="Where to compute: cpu, cuda, cuda:1, mps.", rich_help_panel=MODEL, show_default=False),
+]
+BackendOption = Annotated[
+    Backend,
+    typer.Option(
+        help="What computes: torch, or mlx (Apple silicon; `pip install 'dspine[mlx]'`, docs/mlx.md).",
+        rich_help_panel=MODEL,
+    ),
+]
+BitsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--bits",
+        metavar="4|8",
+        help="Round the target's weights (mlx only).",
+        rich_help_panel=MODEL,
+        show_default=False,
+    ),
+]
+DrafterBitsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--drafter-bits",
+        metavar="4|8",
+        help="Round the drafter's weights (mlx only).",
+        rich_help_panel=MODEL,
+        show_default=False,
+    ),
 ]
 
 

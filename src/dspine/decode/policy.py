@@ -17,9 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
-from dspine.drafter.proposal import Drafter
 from dspine.errors import ConfigError
 
 Shared = Literal["auto", "scheduled", "lagged"]
@@ -82,7 +81,16 @@ def read_verify(verify: object) -> Own | Shared:
     )
 
 
-def check_policy(policy: Own | Shared, drafter: Drafter | None) -> None:
+class Drafts(Protocol):
+    """What is asked of a drafter here: ours, or another engine's."""
+
+    @property
+    def candidates(self) -> int: ...
+    @property
+    def confident(self) -> bool: ...
+
+
+def check_policy(policy: Own | Shared, drafter: Drafts | None) -> None:
     """Refuse a policy that the drafter cannot serve; without a drafter there is nothing to verify, and any will do.
 
     Raises:

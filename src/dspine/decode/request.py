@@ -9,13 +9,27 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from dspine.decode.policy import Own, check_policy
+from dspine.decode.policy import Drafts, Own, check_policy
 from dspine.decode.processors import RowProcessor
 from dspine.decode.sampling import SamplingParams
-from dspine.drafter.proposal import Drafter
 from dspine.errors import ConfigError, RequestError
-from dspine.target.model import Target
+
+
+class Asked(Protocol):
+    """What is asked of a target here: ours, or one that another engine has loaded."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def decodable(self) -> int: ...
+    @property
+    def context_limit(self) -> int: ...
+    @property
+    def eos_ids(self) -> frozenset[int]: ...
 
 
 @dataclass(frozen=True)
@@ -45,7 +59,7 @@ class Request:
 
     @classmethod
     def checked(
-        cls, number: int, prompt: Sequence[int], params: SamplingParams, target: Target, drafter: Drafter | None = None
+        cls, number: int, prompt: Sequence[int], params: SamplingParams, target: Asked, drafter: Drafts | None = None
     ) -> Request:
         """Make a request for `target`, and for the drafter that will serve it, if any.
 
@@ -76,7 +90,7 @@ class Request:
         )
 
 
-def _check_prompt(prompt: tuple[int, ...], target: Target) -> None:
+def _check_prompt(prompt: tuple[int, ...], target: Asked) -> None:
     if not prompt:
         raise RequestError("the prompt is empty", "give at least one token; a chat template or a BOS token adds some")
     if len(prompt) >= target.context_limit:
@@ -93,7 +107,7 @@ def _check_prompt(prompt: tuple[int, ...], target: Target) -> None:
         )
 
 
-def _own(params: SamplingParams, drafter: Drafter | None) -> Own | None:
+def _own(params: SamplingParams, drafter: Drafts | None) -> Own | None:
     own = params.own_rule
     if own is None:
         return None

@@ -49,13 +49,13 @@ def load_target(
         TargetError: not found, not readable, of a kind that is not supported, or no such device.
     """
     where = _device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    place = _place(name)
+    place = place_of(name)
     with quiet():
         try:
             config = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
             refuse_config(config, name)
             model = full_model(place, name, dtype=dtype or (torch.float32 if where.type == "cpu" else "auto"))
-            tokenizer = _tokenizer(place, name)
+            tokenizer = tokenizer_of(place, name)
         except _UNREADABLE as error:
             raise _unreadable(name, place, error) from error
         return Target(model.to(where), tokenizer, name=name, packed=packed, rollback=rollback)
@@ -70,7 +70,7 @@ def _device(name: str) -> torch.device:
         raise TargetError(f"there is no device {name!r} here: {reason}", "Use cpu, or cuda on a GPU.") from error
 
 
-def _place(name: str) -> str | Path:
+def place_of(name: str) -> str | Path:
     """Where transformers finds the files: a folder, or the hub id itself."""
     if name == "smollm2":
         return prepared(builtin.smollm2_file(), name, _say)
@@ -93,7 +93,7 @@ def _place(name: str) -> str | Path:
     return name
 
 
-def _tokenizer(place: str | Path, name: str) -> Any:
+def tokenizer_of(place: str | Path, name: str) -> Any:
     tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=False)
     # Without its files some kinds come up empty, silently.
     if len(tokenizer) <= len(tokenizer.all_special_ids):

@@ -8,20 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dspine.checkpoint.public.names import EMBEDDING, HEAD
 from dspine.checkpoint.weights import StoredTensor, check_dtypes, read
 from dspine.errors import CheckpointError
 
-if TYPE_CHECKING:
-    from dspine.target.model import Target
+
+class Tabled(Protocol):
+    """What is asked of a target here: ours, or one that another engine has loaded."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def embedding(self) -> nn.Module: ...
+    @property
+    def head_weight(self) -> Tensor: ...
 
 
-def check_tables(tables: Mapping[str, StoredTensor], target: Target, draft_ids: Tensor | None, folder: Path) -> None:
+def check_tables(tables: Mapping[str, StoredTensor], target: Tabled, draft_ids: Tensor | None, folder: Path) -> None:
     """Compare copies with the target's tables, row for row.
 
     Args:
