@@ -55,6 +55,31 @@ def cannot_write(path: Path, error: OSError) -> DataError:
     return DataError(f"cannot write {path}: {error.strerror}")
 
 
+@contextmanager
+def alone(folder: Path, what: str) -> Iterator[None]:
+    """Hold a folder against another process that would write the same there.
+
+    Args:
+        what: is written, for the message.
+
+    Raises:
+        DataError: another process holds it, or it cannot be opened.
+    """
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            fix = "Wait for it, or give another folder."
+            raise DataError(f"another process is writing {what} {folder}", fix) from error
+        yield
+    finally:
+        os.close(handle)
+
+
 class LineFile:
     """A file of JSON objects, one a line, open for appending by this process alone; made if it is not there.
 

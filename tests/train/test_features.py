@@ -12,6 +12,7 @@ import torch
 from tests.support.tiny_target import tiny_target
 
 from dspine import durable
+from dspine.durable import alone
 from dspine.errors import DataError, TargetError
 from dspine.train import features, shards
 from dspine.train.features import FeatureStore, online_batch, store_settings, write_features
@@ -237,7 +238,7 @@ def test_a_shard_is_bounded_in_bytes_too(target, tmp_path, monkeypatch):
 
 def test_a_store_has_one_writer(target, tmp_path):
     (tmp_path / "s").mkdir()
-    with features._alone(tmp_path / "s"), pytest.raises(DataError, match="another process"):
+    with alone(tmp_path / "s", "the store"), pytest.raises(DataError, match="another process"):
         make(target, tmp_path / "s")
     make(target, tmp_path / "s")
 

@@ -16,6 +16,7 @@ from tests.support.tiny_target import tiny_target
 
 from dspine.checkpoint import load_drafter
 from dspine.config import read_recipe
+from dspine.durable import alone
 from dspine.errors import ConfigError, DataError, DspineError
 from dspine.train import prepare as preparation
 from dspine.train import trainer as training
@@ -189,6 +190,15 @@ def test_ctrl_c_saves_and_says_how_to_go_on(recipe, tmp_path, monkeypatch, capfd
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_two_processes_do_not_write_one_run(recipe, tmp_path):
+    train(recipe, ["training.steps=2"])
+    log = (tmp_path / "run" / "log.jsonl").read_bytes()
+    with alone(tmp_path / "run", "the run in"), pytest.raises(DataError, match="another process is writing the run in"):
+        train(recipe, ["training.steps=2"])
+    assert (tmp_path / "run" / "log.jsonl").read_bytes() == log
+    train(recipe, ["training.steps=2"])  # let go at the end
+
+
 def test_old_checkpoints_go(recipe, tmp_path):
     train(recipe, ["training.save_steps=4", "training.keep=2", "evaluate.prompts=0"])
     names = [path.name for path in checkpoints(tmp_path / "run" / "checkpoints")]
@@ -197,7 +207,7 @@ def test_old_checkpoints_go(recipe, tmp_path):
 
 def test_another_recipe_does_not_go_on_from_a_checkpoint(recipe):
     train(recipe, ["training.steps=2", "evaluate.prompts=0"])
-    with pytest.raises(ConfigError, match="training differ"):
+    with pytest.raises(ConfigError, match="differs in training"):
         train(recipe, ["training.steps=3", "evaluate.prompts=0"])
     summary = train(recipe, ["training.steps=3", "evaluate.prompts=0"], resume=False)
     assert summary.progress.step == 3

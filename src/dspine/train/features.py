@@ -7,11 +7,8 @@ two it is fed by (up to the store's dtype). How it lies on disk is `shards`' bus
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -20,7 +17,7 @@ from typing import Any
 from safetensors import safe_open
 from torch import Tensor
 
-from dspine.durable import cannot_write
+from dspine.durable import alone, cannot_write
 from dspine.errors import DataError
 from dspine.progress import Meter, say
 from dspine.target.model import Target
@@ -194,7 +191,7 @@ def write_features(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise cannot_write(folder, error) from error
-    with _alone(folder):
+    with alone(folder, "the feature store"):
         index = Index(settings, len(shards), empty)
         if (folder / INDEX).exists():
             index = Index.read(folder)
@@ -203,19 +200,6 @@ def write_features(
         _check_space(folder, settings, shards, todo, max_bytes, progress)
         _write(target, folder, index, shards, todo, progress)
     return FeatureStore.open(folder)
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold the folder against another process that would write the same store."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError as error:
-        raise DataError(f"another process is writing the feature store {folder}", "Wait for it.") from error
-    finally:
-        os.close(handle)
 
 
 def _unwritten(folder: Path, index: Index, shards: Sequence[object]) -> list[int]:

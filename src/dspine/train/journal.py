@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
@@ -15,19 +16,22 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from dspine.durable import write_aside
+from dspine.durable import alone, write_aside
 from dspine.train.trackers import Trackers
 
 QUIET = 30.0  # seconds between plain lines where standard error is no terminal
 
 
 class Journal:
-    """A context manager around the steps of a run.
+    """A context manager around the steps of a run; until it ends no other process takes up the run.
 
     Args:
         path: the JSONL file; lines of steps after `step` are dropped. None: neither file nor a word.
         step: steps behind us; total: of the whole run.
         trackers: shown the same numbers, and closed at the end.
+
+    Raises:
+        DataError: another process is at this run.
     """
 
     def __init__(self, path: Path | None, *, step: int, total: int, trackers: Trackers | None = None) -> None:
@@ -35,7 +39,8 @@ class Journal:
         self._trackers = trackers
         self._console = Console(stderr=True, highlight=False, quiet=path is None)
         self._spoken = 0.0
-        self._file = None if path is None else _reopened(path, step)
+        self._held = ExitStack()
+        self._file = None if path is None else self._reopened(path, step)
         self._bar = Progress(
             TextColumn("training"),
             BarColumn(),
@@ -60,6 +65,7 @@ class Journal:
             self._trackers.close()
         if self._file is not None:
             self._file.close()
+        self._held.close()
 
     def record(self, step: int, values: dict[str, Any], now: str) -> None:
         """Write one line; `now` is the gist of it for people."""
@@ -77,13 +83,13 @@ class Journal:
         """A line for people, above the bar."""
         self._console.print(text, soft_wrap=True)
 
-
-def _reopened(path: Path, step: int) -> TextIO:
-    """The file, open for appending, with its lines up to `step`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    kept = _lines_until(path, step)
-    write_aside(path, "".join(line + "\n" for line in kept).encode())
-    return path.open("a", encoding="utf-8", buffering=1)
+    def _reopened(self, path: Path, step: int) -> TextIO:
+        """The file, open for appending, with its lines up to `step`."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._held.enter_context(alone(path.parent, "the run in"))
+        kept = _lines_until(path, step)
+        write_aside(path, "".join(line + "\n" for line in kept).encode())
+        return path.open("a", encoding="utf-8", buffering=1)
 
 
 def _lines_until(path: Path, step: int) -> list[str]:
