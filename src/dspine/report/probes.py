@@ -20,7 +20,8 @@ SAYS = {
     "them. Gain in correct tokens in a row behind it over predictions in every layer, 95 % over answers.",
     "predecessor": "The token before a place becomes the new anchor; it and the history before it are the correct ones "
     "or the draft's predictions. Share of successors that are right, 95 % over answers. Below: the block begins with "
-    "the predicted one, and the layers that are named attend to the keys and values of the correct one.",
+    "the predicted one, and the layers that are named attend to the keys and values of the correct one (the part of "
+    "attention alone, where a drafter hears of its anchor otherwise too, as DSpine does by codes).",
     "injection": "The pass over a block as it is drafted: mean openness of the gates, mean cosine of the state's "
     "readout to the code of the right token, and how much the states of later places change when one place's first "
     "state is exchanged for that of another block: by injection alone (attention held), and altogether.",
@@ -64,13 +65,21 @@ def _reader(lines: Lines, number: int) -> tuple[list[Chart], list[Grid]]:
 
 def _timing(lines: Lines, number: int) -> tuple[list[Chart], list[Grid]]:
     shown = [line for line in lines if line["gain"] is not None and line["schedule"] != "none"]
-    gains = [Bar(100 * line["gain"], 100 * line["interval"]["low"], 100 * line["interval"]["high"]) for line in shown]
-    names = [_layers(line["schedule"]) for line in shown]
+    if shown:
+        names = [_layers(line["schedule"]) for line in shown]
+        says, label = "Gain in correct tokens in a row", "gain over predictions in every layer, %"
+        found = [
+            Bar(100 * line["gain"], 100 * line["interval"]["low"], 100 * line["interval"]["high"]) for line in shown
+        ]
+    else:  # with predictions in every layer nothing is correct: there is nothing to gain over
+        names = [_layers(line["schedule"]) for line in lines]
+        says = label = "Correct tokens in a row"
+        found = [Bar(line["correct"]) for line in lines]
     chart = Chart(
         f"timing-{number}",
-        "Gain in correct tokens in a row by the layers that read the correct prefix",
-        bars_height(len(names), ["gain"]),
-        partial(bars, groups=names, series={"gain": gains}, label="gain over predictions in every layer, %", digits=1),
+        f"{says}, by the layers that read the correct prefix",
+        bars_height(len(names), ["one"]),
+        partial(bars, groups=names, series={"one": found}, label=label, digits=1 if shown else 2),
     )
     rows = [
         [
@@ -82,7 +91,7 @@ def _timing(lines: Lines, number: int) -> tuple[list[Chart], list[Grid]]:
         for line in lines
     ]
     columns = ["correct prefix in", "correct in a row", "gain", "blocks whose prefix differs"]
-    return [chart] if shown else [], [Grid(columns, rows)]
+    return [chart], [Grid(columns, rows)]
 
 
 def _predecessor(lines: Lines, number: int) -> tuple[list[Chart], list[Grid]]:
@@ -110,18 +119,20 @@ def _predecessor(lines: Lines, number: int) -> tuple[list[Chart], list[Grid]]:
         bars_height(len(names), list(of_entry)),
         partial(bars, groups=names, series=of_entry, label="successors that are right, %", digits=0),
     )
-    rows = [
-        [line["history"], line["predecessor"], str(line["place"]), _share(line), str(line["blocks"])]
-        for line in contents
-    ]
-    more = [
-        [_layers(line["entry"]), line["history"], str(line["place"]), _share(line), str(line["blocks"])]
-        for line in entries
-    ]
     return [content, entry], [
-        Grid(["history", "predecessor", "place", "right", "blocks"], rows, words=2),
-        Grid(["correct one enters at", "history", "place", "right", "blocks"], more, words=2),
+        _by_place(contents, ("history", "predecessor"), places),
+        _by_place(entries, ("entry", "history"), places),
     ]
+
+
+def _by_place(lines: Lines, names: tuple[str, str], places: Sequence[str]) -> Grid:
+    """A row for each pair of words, a column for each place."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for line in lines:
+        words = tuple(_layers(line[name]) if name == "entry" else line[name] for name in names)
+        rows.setdefault((words[0], words[1]), []).append(_share(line))
+    heads = ["correct one enters at" if name == "entry" else name for name in names]
+    return Grid([*heads, *places], [[*words, *cells] for words, cells in rows.items()], words=2)
 
 
 def _injection(lines: Lines, number: int) -> tuple[list[Chart], list[Grid]]:

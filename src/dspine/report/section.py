@@ -44,8 +44,9 @@ class Section:
 
 
 def facts(measured_on: Mapping[str, Any], *more: str) -> str:
-    """A line of what a file was measured on, without digests and versions."""
+    """Words for what a file was measured on, without digests and versions."""
     left_out = (*HIDDEN, *more)
-    return ", ".join(
+    found = ", ".join(
         f"{key} {value}" for key, value in measured_on.items() if value is not None and key not in left_out
     )
+    return f"Conditions: {found}"

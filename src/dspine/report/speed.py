@@ -15,6 +15,7 @@ from dspine.report.found import Result
 from dspine.report.section import Grid, Section, facts
 
 Lines = Sequence[dict[str, Any]]
+STAGES = ("draft", "verify", "commit")  # in the order of a round
 
 
 def sections(results: Sequence[Result]) -> Iterator[Section]:
@@ -115,7 +116,8 @@ def _against(axes: Any, series: dict[str, list[Point]], up: str, one: bool = Fal
 
 def _round(rounds: Lines, number: int) -> Chart:
     rows = [_row(line) for line in rounds]
-    names = list(dict.fromkeys(name for line in rounds for name in line["round"]["stages"]))
+    found = dict.fromkeys(name for line in rounds for name in line["round"]["stages"])
+    names = sorted(found, key=lambda name: STAGES.index(name.split("/")[0]))
     parts = {name: [1e3 * line["round"]["stages"].get(name, 0.0) for line in rounds] for name in names}
     return Chart(
         f"round-{number}",
