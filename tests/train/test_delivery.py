@@ -14,7 +14,7 @@ from tests.train.test_trainer import recipe, steps_of  # noqa: F401  recipe is a
 
 from dspine.checkpoint import load_drafter
 from dspine.errors import ConfigError, DataError
-from dspine.train import measure, rehearsal, trainer
+from dspine.train import delivery, measure, rehearsal
 from dspine.train.agreement import Agreement
 from dspine.train.card import OURS
 from dspine.train.rehearsal import rehearse
@@ -61,7 +61,7 @@ def test_the_best_drafter_is_kept_beside_the_last(recipe, tmp_path, monkeypatch)
     """tau falls after the second measurement; a run that goes on remembers the best."""
     taus = iter([1.5, 2.5, 2.0])
     real = measure.measure_tau
-    monkeypatch.setattr(trainer, "measure_tau", lambda *a, **k: replace(real(*a, **k), tau=next(taus)))
+    monkeypatch.setattr(delivery, "measure_tau", lambda *a, **k: replace(real(*a, **k), tau=next(taus)))
     summary = train(recipe, [*FEW, "evaluate.every_steps=2"])
     assert (summary.progress.best_step, summary.progress.best_tau) == (4, 2.5)
     best = json.loads((tmp_path / "run/best/config.json").read_text())
@@ -97,7 +97,7 @@ def test_the_card_says_what_was_measured_and_never_replaces_ones_own(recipe, tmp
 def test_paths_that_differ_are_warned_of(recipe, monkeypatch, capfd):  # noqa: F811
     real = measure.measure_tau
     first = iter([Agreement(0.61, 0.6, 50), Agreement(0.66, 0.6, 50)])
-    monkeypatch.setattr(trainer, "measure_tau", lambda *a, **k: replace(real(*a, **k), first_place=next(first)))
+    monkeypatch.setattr(delivery, "measure_tau", lambda *a, **k: replace(real(*a, **k), first_place=next(first)))
     train(recipe, [*FEW, "evaluate.every_steps=3"])
     said = capfd.readouterr().err
     assert said.count("the two paths differ") == 1

@@ -183,7 +183,7 @@ def test_later_turns_are_asked_after_the_targets_own_answers(target, tmp_path, s
     ("change", "said"),
     [
         ({"max_new_tokens": CAP + 1}, "max_new_tokens: 10 → 11"),
-        ({"sampling": SamplingParams(temperature=0.5)}, "sampling: "),
+        ({"sampling": SamplingParams(temperature=0.5)}, "sampling.temperature: 0.0 → 0.5"),
         ({"prompts": PROMPTS[:-1]}, "prompts_digest: "),
         ({"target": tiny_target(seed=1)}, "head_digest: "),
         ({"target": tiny_target(chat_template=THINKING_TEMPLATE)}, "template_digest: "),

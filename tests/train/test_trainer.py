@@ -222,7 +222,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(recipe, tmp_path, monkeypatch):
     for path in checkpoints(tmp_path / "run" / "checkpoints")[1:]:
         path.unlink()
     monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(DataError, match="No space left"):
+    with pytest.raises(DataError, match="no space left on the disk"):
         train(recipe, ["evaluate.prompts=0"])
     left = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
     assert left == ["step-0000010.pt"]

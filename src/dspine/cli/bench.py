@@ -150,7 +150,7 @@ def _bench_here(
 def _bench_server(
     url: str, model: str, asked: Sequence[Asked], load: Mapping[str, Any], levels: Sequence[int], out: Path
 ) -> ResultFile:
-    from dspine.evaluate.endpoint import Endpoint
+    from dspine.endpoint import Endpoint
     from dspine.evaluate.sources import mixed
     from dspine.evaluate.throughput import measure_server, result_file
 

@@ -6,10 +6,9 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from dspine.cli.console import results
+from dspine.cli.console import results, titled
 
 Line = Mapping[str, Any]
 
@@ -67,7 +66,7 @@ def _rounds(lines: Iterable[Line]) -> Table:
 
 
 def _stages(lines: Sequence[Line]) -> Table:
-    table = Table(title="A round by stage, in ms (share)", title_justify="left", box=SIMPLE_HEAD)
+    table = titled("A round by stage, in ms (share)")
     table.add_column("stage", no_wrap=True)
     for line in lines:
         table.add_column(f"{line['who']} {line['concurrency']}", justify="right")
@@ -93,7 +92,7 @@ def _predictions(lines: Iterable[Line]) -> Table:
 
 
 def _table(title: str) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    table = titled(title)
     table.add_column("at once", justify="right")
     table.add_column("who", overflow="fold")
     return table

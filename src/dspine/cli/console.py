@@ -8,9 +8,11 @@ import sys
 from typing import Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
+from rich.table import Table
 
 PIPED, NARROWEST = 160, 80  # columns of tables
 
@@ -45,6 +47,11 @@ def results() -> Console:
         console.width = PIPED
     console.width = max(console.width, NARROWEST)
     return console
+
+
+def titled(title: str, *columns: str) -> Table:
+    """A table for `results`, as every command draws it; further columns are still to be added."""
+    return Table(*columns, title=title, title_justify="left", box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
 
 
 def print_json(value: Any) -> None:

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from dspine.cli import options as o
-from dspine.cli.console import note, print_json, results, waiting
+from dspine.cli.console import note, print_json, results, titled, waiting
 from dspine.cli.heavy import uncollected
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def _print(found: Inspection) -> None:
         for name, pieces in found.responses.shown.items():
             console.print(_shown(name, pieces))
         lengths |= found.responses.lengths
-    table = Table("tokens", *next(iter(lengths.values())))
+    table = titled("Lengths", "tokens", *next(iter(lengths.values())))
     for name, sizes in lengths.items():
         table.add_row(name, *map(str, sizes.values()))
     console.print(table)

@@ -7,11 +7,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from dspine.cli import options as o
-from dspine.cli.console import answer, complain, note, results
+from dspine.cli.console import answer, complain, note, results, titled
 from dspine.cli.heavy import uncollected
 from dspine.cli.models import choose_drafter, fastest_dtype, open_models
 
@@ -76,7 +75,7 @@ def _verified(outcomes: Sequence[Outcome]) -> float:
 
 def _table(outcomes: Sequence[Outcome]) -> Table:
     """One line a prompt and one for all of them; tau is kept tokens / rounds, of all prompts together in the last."""
-    table = Table(title="Greedy decoding with and without the drafter", title_justify="left", box=SIMPLE_HEAD)
+    table = titled("Greedy decoding with and without the drafter")
     table.add_column("prompt")
     for column in ("tokens", "rounds", "tau", "plain s", "drafted s", "ratio", "equal"):
         table.add_column(column, justify="right", no_wrap=True)

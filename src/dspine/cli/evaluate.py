@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from dspine.cli import options as o
-from dspine.cli.console import complain, note, print_json, results
+from dspine.cli.console import complain, note, print_json, results, titled
 from dspine.cli.models import SHIPPED_FOR, load_models
 from dspine.cli.prompts import (
     CountOption,
@@ -234,7 +233,7 @@ def _by_place(found: Sequence[Result]) -> list[Table]:
 
 
 def _table(title: str) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    table = titled(title)
     table.add_column("task", no_wrap=True)
     return table
 

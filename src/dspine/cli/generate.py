@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from dspine.cli import options as o
-from dspine.cli.console import answer, note, notes, print_json
+from dspine.cli.console import answer, note, notes, print_json, titled
 from dspine.cli.mlx_models import MlxModels, open_mlx_models
 from dspine.cli.models import Models, choose_drafter, counts, fastest_dtype, open_models
 from dspine.stages import StageClock, StageTime
@@ -195,7 +195,7 @@ def _print_stats(models: Models | MlxModels, params: SamplingParams, given: Answ
 
 def stage_table(stages: list[StageTime], rounds: int) -> Table:
     """Seconds by stage, most expensive first; a stage inside another counts in both."""
-    table = Table("stage", title="Where the time went", title_justify="left")
+    table = titled("Where the time went", "stage")
     for column in ("calls", "seconds", "ms a round"):
         table.add_column(column, justify="right")
     for s in sorted(stages, key=lambda s: -s.seconds):

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from dspine.cli import options as o
-from dspine.cli.console import answer, note, print_json, results, waiting
+from dspine.cli.console import answer, note, print_json, results, titled, waiting
 from dspine.cli.models import choose_drafter, fastest_dtype, open_models
 
 if TYPE_CHECKING:
@@ -65,9 +65,7 @@ def profile_verify(
 def _table(costs: Costs, candidates: int) -> Table:
     """Milliseconds: of drafting, and of verifying by tokens a row."""
     widths = sorted({width for sizes in costs.verify.values() for width in sizes})
-    table = Table(
-        "rows", title="Milliseconds of a round's parts, by tokens a row in the target's forward", title_justify="left"
-    )
+    table = titled("Milliseconds of a round's parts, by tokens a row in the target's forward", "rows")
     for head in (f"draft {candidates}", *map(str, widths)):
         table.add_column(head, justify="right")
     for rows, sizes in sorted(costs.verify.items()):

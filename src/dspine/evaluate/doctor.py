@@ -20,7 +20,7 @@ from dspine.drafter.eagle3 import Eagle3
 from dspine.drafter.registry import Network
 from dspine.errors import DataError
 from dspine.evaluate.acceptance import places, tau
-from dspine.evaluate.forcing import Passage, forced
+from dspine.evaluate.forcing import Forceable, Forced, Passage, forced
 from dspine.evaluate.pair import Pair
 from dspine.evaluate.suspects import Gain, gain, suspects, tapped_layers
 from dspine.progress import Meter
@@ -29,6 +29,7 @@ from dspine.target.model import Target
 HEALTHY = "healthy"
 AGREE = 0.02  # teacher-forced accuracy and generated acceptance of place 1, at the same anchors
 FAR = 0.6  # of the tau that the drafter had on held-out prompts when it was trained
+SLIGHT = ("codes_rounded",)  # named, and hardly ever why acceptance is low
 
 
 @dataclass(frozen=True)
@@ -99,26 +100,9 @@ def diagnose(
         )
     shares = [place.conditional for place in places(rounds)]
     found = list(_recorded(pair))
-    by_place: list[float] = []
-    first: float | None = None
-    agreement: float | None = None
-    if not isinstance(drafter, Eagle3):  # which drafts from its own output, a token a step
-        passages = _passages(target, answers, drafter)
-        base = forced(drafter, passages)
-        by_place, first = base.places, forced(drafter, passages, at_rounds=True).places[0]
-        agreement = float(base.agreement[base.known].mean()) if pair.codes else None
-        known = list(suspects(target, drafter))
-        better = []
-        with Meter("trials", len(known), "trials") as meter:
-            for number, suspect in enumerate(known, start=1):
-                brought = gain(base, suspect.tried(drafter, passages))
-                if brought.clear:
-                    says = f"{suspect.says}: {brought.accuracy:+.1%} accuracy a place"
-                    better.append(Finding(suspect.cause, says, suspect.fix, brought))
-                meter.update(number, number)
-        better.sort(key=lambda finding: -finding.gain.accuracy if finding.gain else 0.0)
-        found = [*better, *found]
-        found += _by_acceptance(first, shares[0])
+    trial = None if isinstance(drafter, Eagle3) else _tried(target, drafter, answers)  # it drafts from its own output
+    if trial is not None:
+        found = [*trial.better, *found, *_by_acceptance(trial.first, shares[0])]
     length = tau(rounds)
     if not found and pair.trained_tau is not None and length < FAR * pair.trained_tau:
         found.append(
@@ -133,20 +117,41 @@ def diagnose(
         tau=length,
         prompts=len(prompts),
         rounds=sum(map(len, rounds)),
-        forced=tuple(by_place),
-        forced_at_rounds=first,
+        forced=() if trial is None else tuple(trial.base.places),
+        forced_at_rounds=None if trial is None else trial.first,
         generated=tuple(shares),
-        agreement=agreement,
+        agreement=float(trial.base.agreement[trial.base.known].mean()) if trial is not None and pair.codes else None,
         findings=tuple(sorted(found, key=lambda finding: finding.cause in SLIGHT)),
     )
 
 
-SLIGHT = ("codes_rounded",)  # named, and hardly ever why acceptance is low
+@dataclass(frozen=True)
+class _Trial:
+    """What teacher forcing shows: everywhere as the drafter is, the first place at the rounds' anchors, and which
+    corrections put something right, the greatest gain first."""
+
+    base: Forced
+    first: float
+    better: tuple[Finding, ...]
 
 
-def _passages(target: Target, answers: Sequence[Completion], drafter: Network) -> list[Passage]:
+def _tried(target: Target, drafter: Forceable, answers: Sequence[Completion]) -> _Trial:
+    """Let the drafter fill the blocks of the answers, as it is and with every correction."""
     taps = tapped_layers(target, drafter.target_layer_ids)
-    return [Passage.of(target, answer, taps) for answer in answers if len(answer.token_ids) > 1]
+    passages = [Passage.of(target, answer, taps) for answer in answers if len(answer.token_ids) > 1]
+    base = forced(drafter, passages)
+    known = list(suspects(target, drafter))
+    found: list[tuple[float, Finding]] = []
+    with Meter("trials", len(known), "trials") as meter:
+        for number, suspect in enumerate(known, start=1):
+            brought = gain(base, suspect.tried(drafter, passages))
+            if brought.clear:
+                says = f"{suspect.says}: {brought.accuracy:+.1%} accuracy a place"
+                found.append((brought.accuracy, Finding(suspect.cause, says, suspect.fix, brought)))
+            meter.update(number, number)
+    found.sort(key=lambda each: -each[0])
+    first = forced(drafter, passages, at_rounds=True).places[0]
+    return _Trial(base, first, tuple(finding for _, finding in found))
 
 
 def _recorded(pair: Pair) -> Iterator[Finding]:

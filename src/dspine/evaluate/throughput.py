@@ -10,9 +10,10 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
+from dspine.endpoint import Endpoint
 from dspine.evaluate.contest import Contest, run_key
-from dspine.evaluate.endpoint import Endpoint, serve_from
 from dspine.evaluate.results import THROUGHPUT, ResultFile, digest_of, file_name
+from dspine.evaluate.server_load import serve_from
 from dspine.progress import say
 
 SERVER = "server"

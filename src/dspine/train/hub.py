@@ -19,8 +19,7 @@ from dspine.config import DatasetPromptsRecipe
 from dspine.durable import cannot_write, write_aside
 from dspine.errors import ConfigError, DataError
 from dspine.progress import say
-from dspine.train.conversations import Unaskable
-from dspine.train.prompts import Prompt, dialogue_prompt, prompt_rows, say_left_out
+from dspine.train.prompts import Prompt, add_dialogue, prompt_rows, say_left_out
 from dspine.train.selection import rank
 
 COLUMNS = ("conversations", "messages", "prompt")
@@ -107,15 +106,7 @@ def _prompts(rows: Iterable[Mapping[str, Any]], column: str, source: str) -> tup
     prompts: dict[str, Prompt] = {}
     left_out: Counter[str] = Counter()
     for row in rows:
-        try:
-            prompt = dialogue_prompt(_entries(row[column]), {"id": row.get("id")}, source)
-        except Unaskable as reason:
-            left_out[str(reason)] += 1
-            continue
-        if prompt.id in prompts:
-            left_out["id or text was there before"] += 1
-        else:
-            prompts[prompt.id] = prompt
+        add_dialogue(_entries(row[column]), {"id": row.get("id")}, source, prompts, left_out)
     return list(prompts.values()), left_out
 
 

@@ -23,7 +23,7 @@ from dspine.train.blocks import eligible_anchors
 from dspine.train.budget import Budget, budget
 from dspine.train.features import store_settings
 from dspine.train.materials import selection
-from dspine.train.overlap import Evaluation, Overlap, user_texts, words
+from dspine.train.overlap import Evaluation, Overlap, words
 from dspine.train.prepare import drafter_config
 from dspine.train.prompts import Prompt, read_prompts
 from dspine.train.responses import ResponseRow, TrainingSequence, begun, read_meta, read_responses
@@ -108,11 +108,11 @@ def inspect(recipe: Recipe, target: Target, against: Sequence[Path] = (), *, sho
     if chosen is not None and chosen.held_out:
         sets.append(Evaluation("data.held_out", chosen.held_out))
     prompts = [] if chosen is None else chosen.train
-    texts = _texts_of_rows(target, rows) if rows else [(prompt.id, user_texts(prompt)) for prompt in prompts]
+    texts = _texts_of_rows(target, rows) if rows else [(prompt.id, prompt.user_texts) for prompt in prompts]
     return Inspection(
         prompts=_lengths([len(_rendered(recipe, target, prompt)) for prompt in prompts]) if prompts else None,
         asked=len(prompts),
-        repeated_prompts=_repeated([tuple(words(text) for text in user_texts(prompt)) for prompt in prompts]),
+        repeated_prompts=_repeated([tuple(words(text) for text in prompt.user_texts) for prompt in prompts]),
         responses=_responses(recipe, target, rows, shown) if rows else None,
         overlaps=[evaluation.overlap(texts) for evaluation in sets],
     )

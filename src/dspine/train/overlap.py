@@ -43,7 +43,7 @@ class Evaluation:
         self.name, self.size = name, len(prompts)
         self._owners: dict[Words, set[str]] = {}
         for prompt in prompts:
-            for text in user_texts(prompt):
+            for text in prompt.user_texts:
                 for gram in grams(words(text)):
                     self._owners.setdefault(gram, set()).add(prompt.id)
 
@@ -62,11 +62,6 @@ class Evaluation:
         return Overlap(
             self.name, self.size, sorted(met), held, (" ".join(common[0][0]), common[0][1]) if common else None
         )
-
-
-def user_texts(prompt: Prompt) -> list[str]:
-    """What the user says in a prompt, every turn."""
-    return [message["content"] for message in prompt.messages if message["role"] == "user"] + list(prompt.later)
 
 
 def words(text: str) -> Words:

@@ -49,6 +49,11 @@ class Prompt:
     messages: tuple[Message, ...]
     later: tuple[str, ...] = ()
 
+    @property
+    def user_texts(self) -> list[str]:
+        """What the user says, every turn."""
+        return [message["content"] for message in self.messages if message["role"] == "user"] + list(self.later)
+
 
 def read_prompts(path: str | Path) -> list[Prompt]:
     """Read a prompt file: JSONL, or one JSON array of rows.
@@ -65,7 +70,7 @@ def read_prompts(path: str | Path) -> list[Prompt]:
     left_out: Counter[str] = Counter()
     for number, place, row in _rows(path):
         if is_dialogue(row):
-            _add_dialogue(row, path.stem, prompts, left_out)
+            add_dialogue(row.get("conversations", row.get("messages")), row, path.stem, prompts, left_out)
             continue
         prompt = _prompt(row, place, path.stem, number)
         if prompt.id in prompts:
@@ -100,10 +105,16 @@ def _rows(path: Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
         yield number, place, row
 
 
-def _add_dialogue(row: Mapping[str, Any], source: str, prompts: dict[str, Prompt], left_out: Counter[str]) -> None:
-    """Add what the user says in a finished dialogue, or count why it is left out."""
+def add_dialogue(
+    entries: Any, row: Mapping[str, Any], source: str, prompts: dict[str, Prompt], left_out: Counter[str]
+) -> None:
+    """Add what the user says in a finished dialogue to the prompts by id, or count why it is left out.
+
+    Args:
+        entries: the dialogue. row: what it stands in, which may name it and its source.
+    """
     try:
-        prompt = dialogue_prompt(row.get("conversations", row.get("messages")), row, source)
+        prompt = _dialogue_prompt(entries, row, source)
     except Unaskable as reason:
         left_out[str(reason)] += 1
         return
@@ -113,7 +124,7 @@ def _add_dialogue(row: Mapping[str, Any], source: str, prompts: dict[str, Prompt
         prompts[prompt.id] = prompt
 
 
-def dialogue_prompt(entries: Any, row: Mapping[str, Any], source: str) -> Prompt:
+def _dialogue_prompt(entries: Any, row: Mapping[str, Any], source: str) -> Prompt:
     """The prompt of a finished dialogue; one without an id is named after its text.
 
     Raises:

@@ -71,8 +71,7 @@ def rank(seed: int, name: str) -> str:
 
 def _asked(prompt: Prompt) -> tuple[str, ...]:
     """What the user says, case and spacing aside: the same question under two ids is one question."""
-    said = [m["content"] for m in prompt.messages if m["role"] == "user"]
-    return tuple(" ".join(text.lower().split()) for text in (*said, *prompt.later))
+    return tuple(" ".join(text.lower().split()) for text in prompt.user_texts)
 
 
 def _with_suffix(prompt: Prompt, suffix: str) -> Prompt:

@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 
 from dspine.decode.sampling import SamplingParams
+from dspine.endpoint import Endpoint
 from dspine.errors import ConfigError, DataError, DspineError, RequestError
 from dspine.target.model import Target
 from dspine.train.questions import Question
@@ -76,6 +77,7 @@ class _Asking:
 
     def __init__(self, server: Server, target: Target) -> None:
         self.server, self.target = server, target
+        self.endpoint = Endpoint(server.url, server.model, _key(server), server.timeout)
         self.extensions: dict[str, bool] = dict(EXTENSIONS)
         self.limit = min(target.context_limit, self._served_length() or target.context_limit)
 
@@ -83,7 +85,7 @@ class _Asking:
         waiting, live = deque(questions), dict[asyncio.Task[Reply], Question]()
         fault: DspineError | None = None
         with asyncio.Runner() as runner:
-            client = self._client()
+            client = self.endpoint.client(self.server.concurrency)
             try:
                 while live or (waiting and fault is None):
                     while waiting and fault is None and len(live) < self.server.concurrency:
@@ -103,33 +105,18 @@ class _Asking:
             finally:
                 runner.run(_leave(client, live))
 
-    def _client(self) -> httpx.AsyncClient:
-        most = httpx.Limits(max_connections=self.server.concurrency)
-        return httpx.AsyncClient(timeout=self.server.timeout, limits=most, headers=self._headers())
-
-    def _headers(self) -> dict[str, str]:
-        name = self.server.api_key_env
-        if name is None:
-            return {}
-        if not (key := os.environ.get(name)):
-            raise ConfigError(f"the environment variable {name} is not set", f"It should hold {self.server.url}'s key.")
-        return {"Authorization": f"Bearer {key}"}
-
-    def _at(self, path: str) -> str:
-        return f"{self.server.url.rstrip('/')}/{path}"
-
     def _served_length(self) -> int | None:
         """Tokens of prompt and answer that the server takes, where it says so; checks that it has the model."""
         url, model = self.server.url, self.server.model
         start = "Start it first; the address ends in /v1, as in http://localhost:30000/v1."
         try:
-            response = httpx.get(self._at("models"), timeout=30.0, headers=self._headers())
+            response = httpx.get(self.endpoint.at("models"), timeout=30.0, headers=self.endpoint.headers)
             response.raise_for_status()
             served = {str(entry["id"]): entry.get("max_model_len") for entry in response.json()["data"]}
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise DataError(f"no model server answers at {url}: {error}", start) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DataError(f"{self._at('models')} is no list of models: {error}", start) from error
+            raise DataError(f"{self.endpoint.at('models')} is no list of models: {error}", start) from error
         if model not in served:
             raise DataError(f"{url} does not serve {model}", f"It serves: {', '.join(served) or 'nothing'}.")
         length = served[model]
@@ -176,7 +163,7 @@ class _Asking:
     async def _post(self, client: httpx.AsyncClient, body: dict[str, Any]) -> Any:
         sent = dict(self.extensions)
         try:
-            response = await client.post(self._at("completions"), json=body | sent)
+            response = await client.post(self.endpoint.at("completions"), json=body | sent)
         except httpx.TransportError as error:
             raise Passing(str(error) or type(error).__name__) from error
         if response.status_code in PASSING:
@@ -191,6 +178,16 @@ class _Asking:
             return response.json()
         except ValueError as error:
             raise Passing(f"an answer that is not JSON: {error}") from error
+
+
+def _key(server: Server) -> str | None:
+    """The key that the server is shown, from the variable that holds it."""
+    name = server.api_key_env
+    if name is None:
+        return None
+    if not (key := os.environ.get(name)):
+        raise ConfigError(f"the environment variable {name} is not set", f"It should hold {server.url}'s key.")
+    return key
 
 
 def refuse_unsent(params: SamplingParams) -> None:

@@ -8,33 +8,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from dspine.checkpoint import save_drafter
 from dspine.config import Recipe, TrainingRecipe, read_recipe
-from dspine.drafter.dspine import DSpine
 from dspine.drafter.eagle3 import Eagle3
-from dspine.drafter.registry import Network
 from dspine.errors import ConfigError, DataError
-from dspine.train.card import write_card
-from dspine.train.curriculum import (
-    alignment_weight,
-    learning_rate,
-    replacement_layers,
-    replacement_probability,
-    warmup_steps,
-)
+from dspine.train.curriculum import alignment_weight, learning_rate, replacement_probability, warmup_steps
+from dspine.train.delivery import Delivery
 from dspine.train.interrupt import StopRequest
 from dspine.train.journal import Journal
 from dspine.train.learner import Learner, StepReport
-from dspine.train.measure import Acceptance, measure_tau
-from dspine.train.objectives.choice import objective_facts, objective_for
+from dspine.train.measure import Acceptance
+from dspine.train.objectives.choice import objective_for
 from dspine.train.objectives.objective import Moment
-from dspine.train.prepare import FREE, Prepared, prepare
+from dspine.train.prepare import Prepared, prepare
 from dspine.train.processes import ALONE, Processes, join
 from dspine.train.sequences import SequenceBatch
 from dspine.train.state import Progress, checkpoints, load_state, save_state
@@ -90,6 +81,7 @@ class Trainer:
         self.warmup = warmup_steps(self.total, self.setup.warmup_ratio)
         self.anew = not resume
         self.progress = self._resume() if resume else Progress()
+        self.delivery = Delivery(prepared, self.learner, self.progress, processes, warmup=self.warmup)
         self._bad_in_a_row = 0
         self._epoch: tuple[int, list[list[int]]] | None = None
 
@@ -117,7 +109,7 @@ class Trainer:
                 journal.say(f"Interrupted at step {self.progress.step}; give the same command again to go on.")
                 return self._summary(None, None)
             acceptance = self._measure(journal) if self.prepared.held_out else None
-            drafter = self._save_drafter(acceptance)
+            drafter = self.delivery.last(acceptance)
             journal.say(f"The drafter is in {drafter}.")
         return self._summary(drafter, acceptance)
 
@@ -219,39 +211,10 @@ class Trainer:
         )
 
     def _measure(self, journal: Journal) -> Acceptance | None:
-        """Acceptance of the drafter as it stands, measured by the first process while the others wait."""
-        drafter = self.learner.together.whole()
-        acceptance, better = None, False
-        if self.processes.first and drafter is not None:
-            acceptance = measure_tau(
-                self.prepared.target,
-                drafter,
-                self.prepared.held_out,
-                max_new_tokens=self.recipe.evaluate.max_new_tokens,
-                objective=objective_for(drafter, self.recipe, torch.float32),
-            )
-            self._tell(acceptance, journal)
-            better = acceptance.tau > self.progress.best_tau
-            if better:
-                self.progress.best_tau, self.progress.best_step = acceptance.tau, self.progress.step
-                self._write_drafter(drafter, "best", acceptance)
+        acceptance, better = self.delivery.measure(journal)
         if self.processes.any(better):  # the others wait here for the first
             self.save()  # a run that goes on knows what the best one reached
         return acceptance
-
-    def _tell(self, acceptance: Acceptance, journal: Journal) -> None:
-        """What was measured, and a warning where generation is not what training saw."""
-        gist = f"tau {acceptance.tau:.3f}"
-        if acceptance.tau_unrefined is not None:
-            gist += f" (without refinement {acceptance.tau_unrefined:.3f})"
-        journal.record(self.progress.step, {"acceptance": asdict(acceptance)}, gist)
-        journal.say(f"Step {self.progress.step}: {gist} on {acceptance.prompts} held-out prompts, greedy")
-        if (first := acceptance.first_place) is not None and first.doubtful:
-            journal.say(
-                f"warning: the first candidate is right at {first.teacher_forced:.1%} of {first.rounds} places by the "
-                f"training forward, and at {first.generated:.1%} of the same places in generation: the two paths "
-                "differ. `dspine doctor` looks for the cause."
-            )
 
     def _greet(self, journal: Journal) -> None:
         sizes = f"{sum(p.numel() for p in self.learner.drafter.parameters()) / 1e6:.1f}M parameters"
@@ -265,42 +228,6 @@ class Trainer:
         )
         if self.progress.step:
             journal.say(f"Going on from step {self.progress.step}.")
-
-    def _save_drafter(self, acceptance: Acceptance | None) -> Path:
-        drafter = self.learner.together.whole()
-        if self.processes.first and drafter is not None:
-            self._write_drafter(drafter, "drafter", acceptance)
-        self.processes.wait()
-        return self.recipe.output / "drafter"
-
-    def _write_drafter(self, drafter: Network, name: str, acceptance: Acceptance | None) -> None:
-        """Save a drafter and its card in the folder `name` of the run."""
-        folder, facts = self.recipe.output / name, self._facts(acceptance)
-        thinking = self.recipe.data.thinking
-        save_drafter(drafter.eval(), folder, target=self.prepared.target, training=facts, thinking=thinking)
-        write_card(self.prepared, folder, facts)
-
-    def _facts(self, acceptance: Acceptance | None) -> dict[str, Any]:
-        """What the finished drafter's folder tells of its training."""
-        drafter = self.learner.drafter
-        heard = replacement_layers(self.recipe.objective, drafter.config) if isinstance(drafter, DSpine) else None
-        return {
-            "steps": self.progress.step,
-            "skipped_steps": self.progress.skipped,
-            "broken_samples": self.progress.broken,
-            "samples": len(self.prepared.samples),
-            "blocks": self.progress.blocks,
-            "labels": self.progress.tokens,
-            "minutes": round(self.progress.seconds / 60, 1),
-            "warmup_steps": self.warmup,
-            "draft_vocabulary_coverage": round(self.prepared.coverage, 4),
-            "responses_digest": self.prepared.identity["responses"],
-            "acceptance": None if acceptance is None else asdict(acceptance),
-            **objective_facts(self.recipe.drafter.kind, self.recipe.objective),
-            **({} if heard is None else {"replacement_layers": heard}),
-            **self.recipe.drafter.beginnings(),
-            **self.recipe.training.model_dump(mode="json", exclude=FREE | {"steps", "epochs"}),
-        }
 
     def _summary(self, drafter: Path | None, acceptance: Acceptance | None) -> Summary:
         return Summary(

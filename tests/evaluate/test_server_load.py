@@ -9,9 +9,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from dspine.endpoint import Endpoint
 from dspine.errors import DataError
-from dspine.evaluate.endpoint import Endpoint, serve_from
 from dspine.evaluate.results import read_results
+from dspine.evaluate.server_load import serve_from
 from dspine.evaluate.throughput import measure_server, result_file
 
 

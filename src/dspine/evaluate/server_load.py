@@ -9,30 +9,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 import httpx
 
+from dspine.endpoint import Endpoint
 from dspine.errors import DataError
 from dspine.evaluate.served import Load, Served
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    """A server and one of its models.
-
-    url: up to and without `/chat/completions`, mostly ending in `/v1`.
-    model: the name that the server knows it by.
-    key: of the API, where it asks for one.
-    timeout: seconds without any byte after which a request has failed.
-    """
-
-    url: str
-    model: str
-    key: str | None = None
-    timeout: float = 600.0
 
 
 def serve_from(
@@ -57,10 +41,8 @@ def serve_from(
 
 
 async def _serve(endpoint: Endpoint, texts: Sequence[str], asked: Mapping[str, Any], concurrency: int) -> Load:
-    headers = {"Authorization": f"Bearer {endpoint.key}"} if endpoint.key else {}
-    limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
     gate = asyncio.Semaphore(concurrency)
-    async with httpx.AsyncClient(headers=headers, timeout=endpoint.timeout, limits=limits) as client:
+    async with endpoint.client(concurrency) as client:
 
         async def one(text: str) -> Served:
             async with gate:
@@ -80,7 +62,7 @@ async def _answer(client: httpx.AsyncClient, endpoint: Endpoint, body: Mapping[s
     sent = perf_counter()
     pieces: list[float] = []
     tokens: int | None = None
-    async with client.stream("POST", f"{endpoint.url.rstrip('/')}/chat/completions", json=body) as response:
+    async with client.stream("POST", endpoint.at("chat/completions"), json=body) as response:
         if response.status_code != 200:
             said = (await response.aread()).decode(errors="replace")[:300]
             raise DataError(f"{endpoint.url} answered {response.status_code}: {said}")
