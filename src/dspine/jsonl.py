@@ -6,7 +6,8 @@ One rule: a fault is named with its file and line, and a last line that a kill c
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,3 +45,14 @@ def _json_object(line: bytes, place: str) -> dict[str, Any]:
     if not isinstance(row, dict):
         raise DataError(f"{place}: a {type(row).__name__} where a JSON object should be")
     return row
+
+
+def finite(value: Any) -> Any:
+    """For JSON, which has no NaN and no infinity: null and "inf"."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else "inf"
+    if isinstance(value, Mapping):
+        return {key: finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    return value

@@ -1,11 +1,13 @@
-"""Tables lose no number, however narrow the terminal."""
+"""What is printed: tables lose no number, however narrow the terminal, and JSON is JSON."""
 
 from __future__ import annotations
+
+import json
 
 import pytest
 from rich.table import Table
 
-from dspine.cli.console import results
+from dspine.cli.console import print_json, results
 
 
 @pytest.mark.parametrize("columns", ["20", None])
@@ -18,3 +20,9 @@ def test_no_number_is_cut_off(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     table.add_row(*("123.45" for _ in range(6)))
     results().print(table)
     assert capsys.readouterr().out.count("123.45") == 6
+
+
+def test_a_number_that_is_none_is_null(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"tau": float("nan"), "by place": (0.5, float("nan"))})
+    assert "NaN" not in (said := capsys.readouterr().out)
+    assert json.loads(said) == {"tau": None, "by place": [0.5, None]}

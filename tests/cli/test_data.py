@@ -44,3 +44,15 @@ def test_what_cannot_be_looked_at(run, words, tmp_path):
     (tmp_path / "prompts.jsonl").unlink()
     assert_fault(run("data", "check", *words), 1, "nothing to look at")
     assert_fault(run("data", "check", tmp_path / "none.yaml"), 1, "none.yaml")
+
+
+def test_a_target_that_is_yet_to_be_built(run, tmp_path):
+    result = run("data", "check", "nano", "--set", f"output={tmp_path}")
+    assert_fault(result, 1, "is not built yet", "Build it first")
+
+
+def test_a_dry_run_counts_what_will_be_built(run, tmp_path):
+    words = ("--set", f"output={tmp_path}", "--set", "data.max_new_tokens=8", "--set", "training.steps=1", "--json")
+    sources = [{"source": name, "count": 20} for name in ("story", "code")]
+    report = parsed(run("train", "nano-ablation", "--dry-run", *words, "--set", f"data.mix={json.dumps(sources)}"))
+    assert (report["sequences"], report["made_up"]) == (40, True)

@@ -14,6 +14,8 @@ from rich.markup import escape
 from rich.status import Status
 from rich.table import Table
 
+from dspine.jsonl import finite
+
 PIPED, NARROWEST = 160, 80  # columns of tables
 
 notes = Console(stderr=True, highlight=False)
@@ -55,8 +57,8 @@ def titled(title: str, *columns: str) -> Table:
 
 
 def print_json(value: Any) -> None:
-    """Write a result that a program reads."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    """Write a result that a program reads; a number that is none is null."""
+    typer.echo(json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def note(text: str) -> None:

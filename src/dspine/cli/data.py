@@ -57,8 +57,10 @@ def check(
         from dspine.config import read_recipe
         from dspine.target import load_target
         from dspine.train.inspection import inspect
+        from dspine.train.materials import refuse_unbuilt
 
     asked = read_recipe(recipe, overrides or ())
+    refuse_unbuilt(asked)
     wanted = dtype or asked.dtype
     with waiting(f"Loading {asked.target}"):
         target = load_target(asked.target, dtype=getattr(torch, wanted) if wanted else None, packed=False)

@@ -125,9 +125,7 @@ def evaluate(
             _, answers = read_answers(out / f"{name}.jsonl")
             keep(loaded, asked, answers, ResultFile(out / f"decoded-{name}.jsonl", DECODED, measured_on), show)
     if as_json:
-        from dspine.evaluate.results import finite
-
-        print_json(finite(report))
+        print_json(report)
     else:
         for measured_on, found in told:
             _show(measured_on, found)

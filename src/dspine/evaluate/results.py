@@ -10,7 +10,6 @@ are one result each, under a key. Under the same head results are replaced key b
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 
 from dspine.durable import cannot_write, write_aside
 from dspine.errors import DataError
-from dspine.jsonl import json_lines
+from dspine.jsonl import finite, json_lines
 
 ACCEPTANCE = "dspine-acceptance/1"
 THROUGHPUT = "dspine-throughput/1"
@@ -84,14 +83,3 @@ def file_name(text: str) -> str:
 def digest_of(measured_on: Mapping[str, Any]) -> str:
     """First 8 hex digits of the sha256 of a head, to name a file by."""
     return sha256(json.dumps(finite(measured_on), sort_keys=True).encode()).hexdigest()[:8]
-
-
-def finite(value: Any) -> Any:
-    """For JSON, which has no NaN and no infinity: null and "inf"."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else "inf"
-    if isinstance(value, Mapping):
-        return {key: finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(each) for each in value]
-    return value

@@ -44,6 +44,19 @@ def build(recipe: Recipe) -> None:
         train_nano_target(recipe.target, recipe.build.target)
 
 
+def refuse_unbuilt(recipe: Recipe) -> None:
+    """Refuse to look at a recipe whose target is yet to be built.
+
+    Raises:
+        DataError: it is.
+    """
+    if recipe.build.target is not None and not Path(recipe.target).exists():
+        raise DataError(
+            f"the target of this recipe is not built yet ({recipe.target})",
+            "Build it first: `dspine train` does that before anything else and can be stopped then (Ctrl-C).",
+        )
+
+
 def _build_prompts(path: Path, asked: NanoPromptsRecipe) -> None:
     lines = prompt_lines(asked.seed, asked.count, held=False)
     if not path.exists():

@@ -22,7 +22,7 @@ from dspine.errors import DataError
 from dspine.target import Target, load_target
 from dspine.target.chat import template_digest
 from dspine.train.features import store_settings
-from dspine.train.materials import nothing_to_answer, selection
+from dspine.train.materials import nothing_to_answer, refuse_unbuilt, selection
 from dspine.train.online import OnlineFeatures
 from dspine.train.prepare import Prepared, build_drafter, held_out_prompts
 from dspine.train.responses import ResponseRow, TrainingSequence, read_responses, training_sequences
@@ -76,11 +76,7 @@ def rehearse(recipe: str | Path, overrides: Sequence[str] = ()) -> Rehearsal:
         DspineError: what the run itself would refuse, and for a target that is yet to be built.
     """
     given = read_recipe(recipe, overrides)
-    if given.build.target is not None and not Path(given.target).exists():
-        raise DataError(
-            f"the target of this recipe is not built yet ({given.target})",
-            "Build it first: `dspine train` does that before anything else and can be stopped then (Ctrl-C).",
-        )
+    refuse_unbuilt(given)
     refuse_missing(given.training.trackers)
     target = load_target(given.target, dtype=getattr(torch, given.dtype) if given.dtype else None)
     rows, made_up = _rows(given, target)
@@ -128,7 +124,7 @@ def _rows(recipe: Recipe, target: Target) -> tuple[list[ResponseRow], bool]:
     there = recipe.data.prompts.exists()
     if not there and recipe.build.prompts is None:
         raise nothing_to_answer(recipe)
-    count = len(selection(recipe).train) if there else recipe.training.window_samples
+    count = len(selection(recipe).train) if there else _planned(recipe)
     random = np.random.default_rng(0)
     prompt = min(recipe.data.max_prompt_tokens // 4, recipe.training.max_length // 4)
     answer = max(2, min(recipe.data.max_new_tokens, recipe.training.max_length - prompt))
@@ -139,6 +135,14 @@ def _rows(recipe: Recipe, target: Target) -> tuple[list[ResponseRow], bool]:
 
     one = ids(prompt + answer)
     return [ResponseRow(f"dry-run/{i}", "", [], one[:prompt], one[prompt:], "length") for i in range(count)], True
+
+
+def _planned(recipe: Recipe) -> int:
+    """How many prompts there will be to train on, once they are built."""
+    if recipe.data.mix:
+        return sum(entry.count for entry in recipe.data.mix)
+    built = recipe.build.prompts
+    return (built.count if built is not None else None) or recipe.training.window_samples
 
 
 def _micro(recipe: Recipe) -> int:
