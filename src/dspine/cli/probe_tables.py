@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
+
+from dspine.cli.console import titled
 
 Lines = Sequence[dict[str, Any]]
 
@@ -83,7 +84,7 @@ def _injection(lines: Lines) -> list[Table]:
 
 
 def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    table = titled(title)
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left")
     return table
