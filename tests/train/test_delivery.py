@@ -8,6 +8,7 @@ import types
 from dataclasses import asdict, replace
 
 import pytest
+from accelerate import PartialState
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tests.support.tiny_target import tiny_target
 from tests.train.test_trainer import recipe, steps_of  # noqa: F401  recipe is a fixture
@@ -44,6 +45,7 @@ def test_a_run_that_goes_on_stays_one_run_of_wandb(tmp_path, monkeypatch):
     config = types.SimpleNamespace(update=lambda values, allow_val_change: settings.update(values))
     fake = types.SimpleNamespace(init=lambda **given: started.append(given) or run, config=config)
     monkeypatch.setitem(sys.modules, "wandb", fake)
+    monkeypatch.setattr(PartialState, "_shared_state", {})  # as in a run of one process
     for step in (0, 5):
         trackers = Trackers(["wandb"], tmp_path / "run", {"training": {"steps": 9, "clip": None}}, step=step)
         trackers.log({"loss": 1.5, "skipped": ["a"], "match_by_place": [0.5, 0.25]}, step + 1)

@@ -62,8 +62,9 @@ class Trackers:
 
 
 def _open(name: str, folder: Path, step: int) -> Any:
-    from accelerate import tracking
+    from accelerate import PartialState, tracking
 
+    PartialState()  # a run of one process has made none, and accelerate's trackers log through it
     tracker: Any
     if name == "tensorboard":
         tracker = tracking.TensorBoardTracker("tensorboard", folder, purge_step=step + 1)
