@@ -68,3 +68,13 @@ def test_the_mask_may_be_a_row_beyond_the_tokenizer():
         mask_id(target, 320)
     with pytest.raises(CheckpointError, match="eos"):
         mask_id(target, EOS)
+
+
+def test_every_value_of_the_sweep_is_a_drafter_of_nano_by_one_number():
+    base = read_recipe("nano-sweep")
+    nano = TargetFacts(128, 384, 6, 4, 2, 32, 2048, 1e-6, 1e4, 1024)
+    for name, settings in base.ablation.items():
+        other = read_recipe("nano-sweep", settings)
+        assert len(settings) == 1, name
+        assert other.model_dump(exclude={"ablation"}) != base.model_dump(exclude={"ablation"}), name
+        DSpineConfig.for_target(nano, 0, **other.drafter.sizes())
