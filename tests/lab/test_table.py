@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,13 @@ from dspine.decode.records import RoundRecord
 from dspine.errors import ConfigError
 from dspine.evaluate.answers import AnswerRecord
 from dspine.evaluate.contest import stage_key
+from dspine.evaluate.results import read_results
 from dspine.evaluate.summary import Summary, summarise
 from dspine.lab.comparison import ALL, Comparison, Outcome
 from dspine.lab.contestants import Contestant, names_of
-from dspine.lab.table import as_json, as_markdown, lines_of
+from dspine.lab.table import as_json, as_markdown, lines_of, save
+from dspine.report.found import find
+from dspine.report.sections import sections
 
 
 def figures(*kept: int) -> Summary:
@@ -85,6 +89,18 @@ def test_the_table_can_be_read_by_a_program():
     told = as_json(found, lines_of(found))
     assert told["measured_on"] == {"target": "nano"}
     assert told["lines"][0]["tau"][0.0]["story"]["mean"] == 3.0
+
+
+def test_the_table_is_kept_for_a_report(tmp_path):
+    found = replace(comparison(outcomes("DSpine", 0, 3, 3), outcomes("DFlash", 0, 2, 2)), folder=tmp_path)
+    path = save(found, lines_of(found))
+    head, lines = read_results(path)
+    assert head["measured_on"] == {"target": "nano"}
+    assert [line["title"] for line in lines] == ["DSpine", "DFlash"]
+    [methods] = sections(find([path]))
+    assert methods.grids[0].rows[0][:4] == ["DSpine", "3.00 (3.00-3.00)", "3.00 (3.00-3.00)", "1.50"]
+    save(replace(found, outcomes=found.outcomes[:2]), lines_of(found)[:1])
+    assert len(read_results(path)[1]) == 1, "a method that was left out is no part of the table"
 
 
 def test_names_are_those_of_the_recipe():
