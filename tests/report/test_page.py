@@ -11,6 +11,7 @@ from tests.report.results import ablation, decoded, everything
 
 from dspine.report.decoded import by_round, visible
 from dspine.report.page import write
+from dspine.report.section import called
 
 
 class Seen(HTMLParser):
@@ -104,6 +105,14 @@ def test_the_page_is_the_same_but_for_its_date(tmp_path):
         page, _ = write([tmp_path], tmp_path / name, "t")
         texts.append(re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", "", page.read_text()))
     assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [("nano", "nano"), ("/a/runs/lab/dflash/seed-0/drafter", "dflash/seed-0"), ("org/Model", "org/Model")],
+)
+def test_a_folder_is_called_by_its_end(name, short):
+    assert called(name) == short
 
 
 def test_rounds_keep_their_tokens():

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from dspine.report.charts import Bar, Chart, Point, bars, bars_height, curves, legend_height
 from dspine.report.found import Result
-from dspine.report.section import Grid, Section, facts
+from dspine.report.section import Grid, Section, called, facts
 
 ALIKE = ("target", "head_digest", "dtype", "device", "temperature", "max_new_tokens", "split", "turns", "thinking")
 SWEEP = 3  # temperatures that make a curve
@@ -113,7 +113,7 @@ def _names(group: Sequence[Result]) -> dict[str, Result]:
     found: dict[str, Result] = {}
     for result in group:
         on = result.measured_on
-        name = str(on.get("drafter_name", on.get("drafter", "drafter"))).removesuffix("/drafter")
+        name = called(str(on.get("drafter_name", on.get("drafter", "drafter"))))
         if on.get("verify") not in (None, "full"):
             name += f" (verify {on['verify']})"
         if name in found:

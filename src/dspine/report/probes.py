@@ -8,7 +8,7 @@ from typing import Any
 
 from dspine.report.charts import Bar, Chart, bars, bars_height, shades
 from dspine.report.found import Result
-from dspine.report.section import Grid, Section, facts
+from dspine.report.section import Grid, Section, called, facts
 
 Lines = Sequence[dict[str, Any]]
 SAYS = {
@@ -41,7 +41,7 @@ def sections(results: Sequence[Result]) -> Iterator[Section]:
         charts, grids = shown[what](lines, number)
         yield Section(
             anchor=f"probe-{what}-{number}",
-            title=f"Probe: {what}, {on['drafter_name']} on {on['target']}",
+            title=f"Probe: {what}, {called(on['drafter_name'])} on {on['target']}",
             says=f"{SAYS[what]} {facts(on, 'probe', 'drafter', 'temperature')}.",
             charts=charts,
             grids=grids,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 from dspine.report.charts import Chart
@@ -50,3 +51,9 @@ def facts(measured_on: Mapping[str, Any], *more: str) -> str:
         f"{key} {value}" for key, value in measured_on.items() if value is not None and key not in left_out
     )
     return f"Conditions: {found}"
+
+
+def called(name: str) -> str:
+    """A drafter's name for a legend: of a folder its last two parts, without the "drafter" that a run ends in."""
+    parts = [part for part in PurePath(name).parts if part not in ("drafter", "/")]
+    return "/".join(parts[-2:]) or name
