@@ -14,8 +14,9 @@ from tests.support.parallel import over
 from tests.support.tiny_target import tiny_target
 
 from dspine.checkpoint import LayoutName, export_drafter, load_drafter, read_config, save_drafter
+from dspine.checkpoint.temperatures import TEMPERATURES, write_temperatures
 from dspine.drafter.dspine import DSpine
-from dspine.drafter.registry import kind_of
+from dspine.drafter.registry import confidence_head_of, kind_of
 from dspine.errors import CheckpointError
 from dspine.target.model import Target
 
@@ -61,6 +62,16 @@ def test_there_and_back(target: Target, tmp_path: Path, layout: LayoutName, kind
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
+def test_a_calibration_goes_along(target: Target, tmp_path: Path) -> None:
+    drafter = over(target, "dspark")
+    save_drafter(drafter, tmp_path / "own", target=target, training={})
+    kept = tuple(1 + place / 8 for place in range(drafter.candidates))
+    write_temperatures(tmp_path / "own", kept, {"num_samples": 7})
+    export_drafter(tmp_path / "own", tmp_path / "out", target, SPECULATORS)
+    assert confidence_head_of(load_drafter(tmp_path / "out", target)).temperatures.tolist() == pytest.approx(kept)
+    assert json.loads((tmp_path / "out" / TEMPERATURES).read_text())["num_samples"] == 7
+
+
 def test_the_targets_head_where_a_layout_wants_one(target: Target, tmp_path: Path) -> None:
     drafter = over(target, "eagle3", own_head=False, draft_ids=IDS)
     save_drafter(drafter, tmp_path / "own", target=target, training={}, dtype=torch.float32)
@@ -101,6 +112,10 @@ CANNOT: dict[str, tuple[LayoutName, str, dict[str, Any], str]] = {
     "Domino": (SPECULATORS, "domino", {}, "a Domino drafter\n.*--layout specforge"),
     "part of DFlash2's vocabulary": (SPECULATORS, "dflash2", {"draft_ids": IDS}, "restricted .*\n.*--layout dspine"),
     "causal": (SPECULATORS, "dflash", {"is_causal": True}, "earlier rows alone\n.*--layout specforge"),
+    "confidence": (SPECFORGE, "dflash", {"confidence": True}, "confidence head of a drafter that is not DSpark's"),
+    "DFlash's next": (SPECFORGE, "dflash", {"logits_start": 0, "confidence": True}, "confidence head"),
+    "EAGLE-3's confidence": (SPECFORGE, "eagle3", {"confidence": True}, "confidence head"),
+    "DFlash2's confidence": (SPECULATORS, "dflash2", {"confidence": True}, "confidence head"),
     "itself": (OURS, "dflash", {}, "in dspine's layout already"),
 }
 

@@ -1,8 +1,8 @@
 """From one layout to another: a drafter as it is, in the files that other programs read.
 
 One rule: nothing is trained and nothing rounded anew: the weights keep their bits and their number format, and the
-facts of the training run go along. Source: the SpecForge layout of DSpine (arXiv 2609.36173) drafters; the layouts of
-SpecForge and speculators for drafters of the other methods.
+facts of the training run and a calibration of confidences go along. Source: the SpecForge layout of DSpine
+(arXiv 2609.36173) drafters; the layouts of SpecForge and speculators for drafters of the other methods.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from dspine.checkpoint.record import CheckpointConfig, read_json
 from dspine.checkpoint.saving import export_specforge, format_section, save_drafter, trained_tensors, write_folder
 from dspine.checkpoint.specforge import SPECFORGE
 from dspine.checkpoint.switches import refuse_switched
+from dspine.checkpoint.temperatures import TEMPERATURES
 from dspine.drafter.config import DSpineConfig
 from dspine.drafter.dspine import DSpine
 from dspine.drafter.registry import Network
+from dspine.durable import write_aside
 from dspine.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -126,6 +128,8 @@ def export_drafter(
         )
     else:
         _write_public(drafter, Path(folder), target, layout, training, thinking, dtype, config.unknown)
+    if (calibration := config.folder / TEMPERATURES).is_file():
+        write_aside(Path(folder) / TEMPERATURES, calibration.read_bytes())
 
 
 def _write_public(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dspine.checkpoint.public.decoder import decoder_json
 from dspine.checkpoint.public.specforge import NAME
-from dspine.checkpoint.public.writing import Written, attention_json, cannot
+from dspine.checkpoint.public.writing import Written, attention_json, cannot, refuse_confidence
 from dspine.drafter.config import BackboneConfig, ParallelConfig
 from dspine.drafter.dflash2 import DFlash2Config
 from dspine.drafter.domino import DominoConfig
@@ -27,6 +27,7 @@ def refuse(sizes: BackboneConfig, restricted: bool) -> None:
     Raises:
         CheckpointError: naming it.
     """
+    refuse_confidence(NAME, sizes)
     if isinstance(sizes, DFlash2Config):
         raise cannot(NAME, "a DFlash2 drafter", "speculators")
     if isinstance(sizes, Eagle3Config):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dspine.checkpoint.public.decoder import decoder_json
 from dspine.checkpoint.public.speculators import DECODER, NAME, SECTION, TYPE
-from dspine.checkpoint.public.writing import Written, attention_json, cannot
+from dspine.checkpoint.public.writing import Written, attention_json, cannot, refuse_confidence
 from dspine.drafter.config import BackboneConfig, ParallelConfig
 from dspine.drafter.dflash2 import DFlash2Config
 from dspine.drafter.domino import DominoConfig
@@ -32,6 +32,7 @@ def refuse(sizes: BackboneConfig, restricted: bool) -> None:
     Raises:
         CheckpointError: naming it.
     """
+    refuse_confidence(NAME, sizes)
     if isinstance(sizes, DominoConfig):
         raise cannot(NAME, "a Domino drafter", "specforge")
     if isinstance(sizes, DFlash2Config) and restricted:

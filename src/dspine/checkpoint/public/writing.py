@@ -16,7 +16,9 @@ from torch import Tensor
 from dspine.checkpoint.keys import FULL
 from dspine.checkpoint.public.names import D2T, HEAD, T2D
 from dspine.checkpoint.public.sizes import SLIDING
-from dspine.drafter.config import ParallelConfig
+from dspine.drafter.config import BackboneConfig, ParallelConfig
+from dspine.drafter.dspark import DSparkConfig
+from dspine.drafter.eagle3 import Eagle3Config
 from dspine.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -65,6 +67,19 @@ def attention_json(sizes: ParallelConfig) -> dict[str, Any]:
         "sliding_window": sizes.sliding_window,
         "use_sliding_window": bool(sizes.sliding_layers),
     }
+
+
+def refuse_confidence(layout: str, sizes: BackboneConfig) -> None:
+    """Refuse a confidence head beside a method that has none of its own: whoever reads the layout would not know it.
+
+    Raises:
+        CheckpointError: the drafter has one.
+    """
+    if isinstance(sizes, ParallelConfig | Eagle3Config) and sizes.confidence and not isinstance(sizes, DSparkConfig):
+        raise CheckpointError(
+            f"{layout}'s layout cannot hold the confidence head of a drafter that is not DSpark's",
+            "Keep it in dspine's own layout, or train without drafter.confidence: drafts are the same.",
+        )
 
 
 def cannot(layout: str, what: str, other: str) -> CheckpointError:
