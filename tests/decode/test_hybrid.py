@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.hybrid_target import FAMILIES, hybrid_target
 from tests.support.oracle import OracleDrafter, TableDrafter, oracle
+from tests.support.tiny_drafter import tiny_drafter
 
 from dspine.decode.costbook import measure
 from dspine.decode.engine import Engine
@@ -112,3 +113,14 @@ def test_a_round_that_broke_off_is_run_again(taught: OracleDrafter, method: str,
 def test_costs_are_measured_from_a_state_that_holds_a_prompt(taught: OracleDrafter) -> None:
     verify, _ = measure(taught.target, TableDrafter(taught.target), 2)
     assert sorted(verify) == [1, 2, 4, 5]
+
+
+def test_a_drafter_of_ours_over_a_hybrid_target(taught: OracleDrafter) -> None:
+    target = taught.target
+    target.rollback = Rollback(target, "replay")
+    drafter = tiny_drafter(target, dtype=torch.float64, lively=True, target_layer_ids=(0, 2), block_size=BLOCK)
+    asked = SamplingParams(max_new_tokens=LENGTH, ignore_eos=True)
+    drafted = Engine(target, drafter).generate(PROMPTS, asked)
+    assert sum(len(got.rounds) for got in drafted) > 0
+    for got, known in zip(drafted, taught.known, strict=True):
+        assert list(got.token_ids) == known.tokens[len(known.prompt) :]

@@ -35,7 +35,7 @@ def test_the_others_have_its_proportions(name, facts, mask):
     assert (config.num_hidden_layers, config.block_size, config.top_k) == (5, 16, 16)
 
 
-@pytest.mark.parametrize("name", ["qwen3-8b", "qwen3-4b", "smollm2-135m-gpu"])
+@pytest.mark.parametrize("name", ["qwen3-8b", "qwen3-4b", "qwen3.8-27b", "smollm2-135m-gpu"])
 def test_the_run_is_the_papers(name):
     recipe = read_recipe(name)
     setup, goal = recipe.training, recipe.objective
@@ -58,6 +58,14 @@ def test_qwen_is_answered_by_a_server_and_smollm2_by_the_drafted_engine():
     assert read_recipe("qwen3-4b").data.server.model == "Qwen/Qwen3-4B"
     assert read_recipe("qwen3-8b").training.max_length == 3072
     assert read_recipe("smollm2-135m-gpu").data.drafter == "smollm2-135m-dspine"
+
+
+def test_the_hybrid_target_is_tapped_at_layers_of_either_kind():
+    drafter = read_recipe("qwen3.8-27b").drafter
+    attends = [tap % 4 == 3 for tap in drafter.target_layer_ids]  # every fourth layer does
+    assert set(attends) == {True, False}
+    assert drafter.block_size == 16
+    assert read_recipe("qwen3.8-27b", ["drafter.block_size=8"]).drafter.block_size == 8
 
 
 def test_the_mask_may_be_a_row_beyond_the_tokenizer():

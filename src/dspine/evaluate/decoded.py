@@ -71,7 +71,7 @@ def told(target: Target, text: str, answer: AnswerRecord) -> dict[str, Any]:
 def likelihoods(target: Target, prompt: Sequence[int], tokens: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
     """Of each token (T,): its chance, the likeliest other token, and the chance of that."""
     ids = torch.tensor([[*prompt, *tokens]], device=target.device)
-    span = Span(first=0, starts=(0,), width=ids.shape[1])
+    span = Span(first=0, starts=(0,), width=ids.shape[1], whole=True)
     hidden = target.forward(ids, target.new_cache(1), span).hidden[0, len(prompt) - 1 : -1]
     said = torch.tensor(list(tokens), device=target.device)
     found = []

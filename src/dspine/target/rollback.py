@@ -10,6 +10,7 @@ weights; beyond that the inputs are kept and run again, whatever it costs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from time import perf_counter
@@ -89,10 +90,12 @@ class Rollback:
         return sum(p.numel() * p.element_size() for p in self._target.model.parameters())
 
 
-def measure(target: Target, method: Method, rows: int, width: int) -> RollbackCost:
+def measure(
+    target: Target, method: Method, rows: int, width: int, clock: Callable[[], float] = perf_counter
+) -> RollbackCost:
     """Verify blocks of `width` tokens in `rows` rows, half of each accepted, and say what a round costs.
 
-    The cache is its own and is gone afterwards.
+    The cache is its own and is gone afterwards. `clock` counts seconds.
     """
     cache = target.new_cache(rows, method)
     states = _states(cache)
@@ -100,13 +103,13 @@ def measure(target: Target, method: Method, rows: int, width: int) -> RollbackCo
     ids, at, held = _blank(target, rows, width), BEFORE, 0
     times = []
     for _ in range(RUNS + 1):
-        start = perf_counter()
+        start = clock()
         target.forward(ids, cache, Span(0, (at,) * rows, width))
         held = states.bytes
         at += (width + 1) // 2
         states.settle([at] * rows)
         _finish(target)
-        times.append(perf_counter() - start)
+        times.append(clock() - start)
     return RollbackCost(min(times[1:]), held)
 
 
