@@ -23,7 +23,7 @@ PROMPT = list(b"Hello")
 @pytest.fixture
 def demo(run, models):
     def call(*words: object):
-        return run("demo", "--target", models.target, "--drafter", models.drafter, "-n", 10, "--prompts", 2, *words)
+        return run("demo", "--target", models.target, "--drafter", models.drafter, "-n", 10, "--count", 2, *words)
 
     return call
 
@@ -66,7 +66,7 @@ def test_the_demo_needs_a_drafter(run, models):
 
 
 def test_more_prompts_than_there_are(demo):
-    assert_fault(demo("--prompts", 99), 2, "prompts")
+    assert_fault(demo("--count", 99), 2, "prompts")
 
 
 def test_the_margin_is_that_of_the_two_likeliest_tokens():

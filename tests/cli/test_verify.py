@@ -46,7 +46,7 @@ def test_stats_say_how_many_were_verified(generate: Run) -> None:
 
 
 def test_the_demo_says_it_too(run: Run, models: object) -> None:
-    words = ("demo", "--target", models.target, "--drafter", models.drafter, "-n", 6, "--prompts", 1)
+    words = ("demo", "--target", models.target, "--drafter", models.drafter, "-n", 6, "--count", 1)
     assert "candidates verified a round (--verify auto)" in run(*words).stdout
     assert "candidates verified a round (--verify 1)" in run(*words, "--verify", 1).stdout
 

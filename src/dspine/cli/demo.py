@@ -25,7 +25,7 @@ def demo(
     verify: o.VerifyOption = None,
     measure: o.MeasureOption = False,
     max_new_tokens: o.MaxNewTokensOption = 96,
-    prompts: Annotated[int, typer.Option(min=1, help="How many of the demo's prompts to answer.")] = 4,
+    count: Annotated[int, typer.Option(min=1, help="How many of the demo's prompts to answer.")] = 4,
 ) -> None:
     """Answer a few prompts with and without the drafter, and check that not one token differs.
 
@@ -36,8 +36,8 @@ def demo(
     with uncollected():
         from dspine.demo import MARGIN, PROMPTS, peak_memory_gb, run_demo
 
-    if prompts > len(PROMPTS):
-        raise typer.BadParameter(f"the demo has {len(PROMPTS)} prompts")
+    if count > len(PROMPTS):
+        raise typer.BadParameter(f"--count {count}: the demo has {len(PROMPTS)} prompts")
     chosen = choose_drafter(target, drafter)
     if chosen is None:
         raise typer.BadParameter(f"the demo needs a drafter and none is shipped for {target}: name one with --drafter")
@@ -48,7 +48,7 @@ def demo(
         verify=o.verify_choice(verify, measure=measure),
         measure=measure,
     )
-    chosen_prompts = dict(islice(PROMPTS.items(), prompts))
+    chosen_prompts = dict(islice(PROMPTS.items(), count))
     outcomes = list(run_demo(models.target, models.engine, chosen_prompts, max_new_tokens, write=answer, tell=note))
 
     results().print(_table(outcomes))
