@@ -50,7 +50,8 @@ def test_the_same_answer_in_two_forms(one, other):
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [("3", "4"), ("1,2", "12"), ("\\frac{1}{2}", "\\frac{2}{1}"), ("x+1", "1+x"), ("", "0")]
+    ("one", "other"),
+    [("3", "4"), ("1,2", "12"), ("\\frac{1}{2}", "\\frac{2}{1}"), ("x+1", "1+x"), ("", "0"), ("1e1000000000", "1")],
 )
 def test_other_answers_are_other_ones(one, other):
     assert not same(one, other)

@@ -56,6 +56,8 @@ def _value(text: str) -> Fraction | None:
     slashed = _SLASHED.match(text)
     if slashed:
         text = f"{slashed[1]}{slashed[2]}/{slashed[3]}"
+    if "e" in text.lower():  # a power of ten that somebody's model wrote may take all memory to write out
+        return None
     try:
         return Fraction(text)
     except (ValueError, ZeroDivisionError):
