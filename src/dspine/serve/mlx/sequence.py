@@ -90,7 +90,9 @@ class Sequence:
         assert self._context.length == position, f"{self._context.length} context slots, anchor at {position}"
         anchor = mx.array([self.row.tokens[-1]], dtype=mx.int32)
         noise = None if self._law.greedy else self._noise("draft", self._drafter.candidates)
-        return self._drafter.propose(self._context, anchor, self._law, noise).places(width)
+        proposal = self._drafter.propose(self._context, anchor, self._law, noise)
+        mx.async_eval(proposal.tokens)  # the device drafts while the target's graph is being built
+        return proposal.places(width)
 
     def _judge(self, raw: mx.array, proposal: Proposal) -> tuple[int, list[int], list[Logprob]]:
         """The verdict over raw logits (M+1, V): how many candidates stand, all tokens of the round, their logprobs."""
