@@ -47,22 +47,23 @@ class MlxTarget:
     """
 
     def __init__(self, model: Any, tokenizer: Any, described: Any, *, name: str) -> None:
-        inner = _decoder(model, name)
+        owner = _owner(model, name)
+        inner = owner.model
         config = described.config.get_text_config(decoder=True)
         self.name = name
         self.model = model
         self.tokenizer = tokenizer
         self.embedding = inner.embed_tokens
-        self._tied = not hasattr(model, "lm_head")
-        self.head = self.embedding if self._tied else model.lm_head
+        self._tied = not hasattr(owner, "lm_head")
+        self.head = self.embedding if self._tied else owner.lm_head
         self.hidden_size = int(config.hidden_size)
         self.num_layers = len(inner.layers)
         self.vocab_size = int(self.head.weight.shape[0])
-        self.decodable = min(readable_ids(tokenizer), self.vocab_size)
+        self.decodable = min(readable_ids(tokenizer), self.vocab_size, int(self.embedding.weight.shape[0]))
         self.context_limit = context_limit_of(config)
         self.eos_ids = end_ids(described, tokenizer)
         self.bits: int | None = None
-        self._inner = inner
+        self._owner = owner
         self._recorded: dict[int, mx.array] = {}
         self._tapped: set[int] = set()
 
@@ -127,8 +128,8 @@ class MlxTarget:
         _ = self.head_digest
         with redirect_stdout(sys.stderr):  # mlx-lm says how many bits came of it, where answers go
             self.model, _ = quantize_model(self.model, {}, group_size_of(self.hidden_size), bits)
-        self.embedding = self._inner.embed_tokens
-        self.head = self.embedding if self._tied else self.model.lm_head
+        self.embedding = self._owner.model.embed_tokens
+        self.head = self.embedding if self._tied else self._owner.lm_head
         self.bits = bits
         mx.eval(self.model.parameters())
 
@@ -161,7 +162,7 @@ class MlxTarget:
 
         The layer becomes one of a class of its own: a call is looked up there, and the weights stay where they are.
         """
-        module = self._inner.layers[layer]
+        module = self._owner.model.layers[layer]
         kind = getattr(type(module), "unheard", type(module))
         if heard is None:
             module.__class__ = kind
@@ -190,10 +191,11 @@ def group_size_of(width: int) -> int:
     return 64 if width % 64 == 0 else 32
 
 
-def _decoder(model: Any, name: str) -> Any:
-    """The part with embedding and layers."""
-    for part in (getattr(model, "model", None), getattr(getattr(model, "language_model", None), "model", None)):
-        if part is not None and hasattr(part, "embed_tokens") and hasattr(part, "layers"):
+def _owner(model: Any, name: str) -> Any:
+    """The part whose `model` has embedding and layers, and which has the head."""
+    for part in (model, getattr(model, "language_model", None)):
+        inner = getattr(part, "model", None)
+        if hasattr(inner, "embed_tokens") and hasattr(inner, "layers"):
             return part
     raise TargetError(
         f"{name}: {type(model).__module__} has no model.embed_tokens and model.layers", "Take a text model that has."
