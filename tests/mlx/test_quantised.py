@@ -31,11 +31,12 @@ def test_the_drafter_changes_no_token(asked, torch_pair, bits, drafter_bits):
     assert target.head_digest == torch_pair[0].head_digest
 
 
-def test_bits_that_are_not_there_and_rounding_twice_are_refused(fresh):
+def test_bits_that_are_not_there_and_rounding_twice_are_refused(fresh, tiny):
     target = fresh()
     with pytest.raises(TargetError, match="3 bits"):
         target.quantise(3)
     target.quantise(8)
+    assert target.head_digest == tiny.head_digest  # that of the rows from before
     with pytest.raises(TargetError, match="quantised already"):
         target.quantise(4)
 
