@@ -62,7 +62,7 @@ def probe(
     steps: Annotated[
         int | None, typer.Option(min=1, help=f"Of fitting a reader. Default: {STEPS}.", rich_help_panel=READER)
     ] = None,
-    dtype: o.DtypeOption = None,
+    dtype: o.ExactDtypeOption = None,
     device: o.DeviceOption = None,
     out: Annotated[Path, typer.Option(help="Folder of answers, results and pictures; a repeat goes on there.")] = Path(
         "runs/probe"
