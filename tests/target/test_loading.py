@@ -79,8 +79,8 @@ def test_a_truncated_file_is_refused(own):
 
 def test_unsupported_kinds_are_refused_before_weights_are_read(own):
     (own / "model.safetensors").unlink()
-    edit_config(own, layer_types=["full_attention"] * 5 + ["linear_attention"])
-    with pytest.raises(TargetError, match="layers of type linear_attention"):
+    edit_config(own, layer_types=["full_attention"] * 5 + ["chunked_attention"])
+    with pytest.raises(TargetError, match="layers of type chunked_attention"):
         load_target(str(own))
 
 
