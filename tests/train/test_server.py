@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from multiprocessing import get_context
-from threading import Timer
+from threading import Thread, current_thread, main_thread
 from time import sleep
 
 import pytest
@@ -111,8 +111,10 @@ def test_waits_double_and_heed_the_server(target, served, tmp_path, monkeypatch)
     sleep = serving.asyncio.sleep
 
     async def waited(seconds):
-        waits.append(seconds)
-        await sleep(0)
+        ours = current_thread() is main_thread()  # other tests' servers, on threads of their own, sleep too
+        if ours:
+            waits.append(seconds)
+        await sleep(0 if ours else seconds)
 
     monkeypatch.setattr(serving.asyncio, "sleep", waited)
     served.faults = [500] * 6
@@ -179,11 +181,21 @@ def test_a_kill_loses_no_row_and_makes_none_twice(target, served, tmp_path):
 
 def test_an_interrupt_drops_what_is_under_way(target, served, tmp_path):
     served.gate.clear()
-    timer = Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        run(target, served, tmp_path / "r.jsonl")
-    timer.join()
+
+    def interrupt():
+        while not served.bodies:
+            sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = Thread(target=interrupt)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background
+    try:
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            run(target, served, tmp_path / "r.jsonl")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    thread.join()
     served.gate.set()
     assert run(target, served, tmp_path / "r.jsonl").written == 12
 
