@@ -193,9 +193,14 @@ def test_ctrl_c_saves_and_says_how_to_go_on(recipe, tmp_path, monkeypatch, capfd
 def test_two_processes_do_not_write_one_run(recipe, tmp_path):
     train(recipe, ["training.steps=2"])
     log = (tmp_path / "run" / "log.jsonl").read_bytes()
-    with alone(tmp_path / "run", "the run in"), pytest.raises(DataError, match="another process is writing the run in"):
-        train(recipe, ["training.steps=2"])
-    assert (tmp_path / "run" / "log.jsonl").read_bytes() == log
+    for resume in (True, False):
+        with (
+            alone(tmp_path / "run", "the run in"),
+            pytest.raises(DataError, match="another process is writing"),
+        ):
+            train(recipe, ["training.steps=2"], resume=resume)
+        assert (tmp_path / "run" / "log.jsonl").read_bytes() == log
+        assert checkpoints(tmp_path / "run" / "checkpoints")
     train(recipe, ["training.steps=2"])  # let go at the end
 
 

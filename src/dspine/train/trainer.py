@@ -88,10 +88,10 @@ class Trainer:
     def run(self) -> Summary:
         """Train to the end, or to an interrupt; both leave a checkpoint."""
         self.recipe.output.mkdir(parents=True, exist_ok=True)
-        if self.anew and self.processes.first:
-            for old in checkpoints(self.folder):
-                old.unlink()
-        with self._journal() as journal:
+        with self._journal() as journal:  # the folder is this run's alone from here on
+            if self.anew and self.processes.first:
+                for old in checkpoints(self.folder):
+                    old.unlink()
             self._greet(journal)
             saved = time.monotonic()
             with StopRequest() as stop:
