@@ -85,6 +85,16 @@ class StageClock:
         ]
 
 
+@contextmanager
+def unclocked() -> Iterator[None]:
+    """Sections entered inside belong to no clock."""
+    token = _active.set(None)
+    try:
+        yield
+    finally:
+        _active.reset(token)
+
+
 def stage(name: str) -> AbstractContextManager[None]:
     """Mark a section of a round: `with stage("draft/backbone"): ...`."""
     clock = _active.get()

@@ -26,6 +26,7 @@ def chat(
     device: o.DeviceOption = None,
     verify: o.VerifyOption = None,
     measure: o.MeasureOption = False,
+    kernels: o.KernelsOption = o.KernelChoice.auto,
     system: o.SystemOption = None,
     thinking: o.ThinkingOption = False,
     temperature: o.TemperatureOption = 0.0,
@@ -64,6 +65,7 @@ def chat(
         thinking=thinking,
         verify=o.verify_choice(verify, not no_drafter, measure),
         measure=measure,
+        kernels=kernels.value,
     )
     conversation = Conversation(models, params, system, thinking)
     if sys.stdin.isatty():

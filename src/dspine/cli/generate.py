@@ -35,6 +35,7 @@ def generate(
     drafter_bits: o.DrafterBitsOption = None,
     verify: o.VerifyOption = None,
     measure: o.MeasureOption = False,
+    kernels: o.KernelsOption = o.KernelChoice.auto,
     system: o.SystemOption = None,
     thinking: o.ThinkingOption = False,
     raw: Annotated[
@@ -77,7 +78,7 @@ def generate(
         raise typer.BadParameter("--raw uses no chat template, so --system and --thinking say nothing")
     chosen = choose_drafter(target, drafter, no_drafter)
     verified = o.verify_choice(verify, not no_drafter, measure)
-    _check_backend(backend, bits, drafter_bits, measure, profile)
+    _check_backend(backend, bits, drafter_bits, measure or profile, kernels)
     text = o.read_prompt(prompt)
     params = o.sampling_params(
         temperature=temperature,
@@ -115,6 +116,7 @@ def generate(
             thinking=mode,
             verify=verified,
             measure=measure,
+            kernels=kernels.value,
         )
     if chosen is None and not no_drafter:
         note(f"no drafter is shipped for {target}: decoding plainly; name one with --drafter")
@@ -138,13 +140,13 @@ def generate(
 
 
 def _check_backend(
-    backend: o.Backend, bits: int | None, drafter_bits: int | None, measure: bool, profile: bool
+    backend: o.Backend, bits: int | None, drafter_bits: int | None, timed: bool, kernels: o.KernelChoice
 ) -> None:
     """Refuse options that the chosen backend would have to ignore."""
     if backend is o.Backend.torch and (bits is not None or drafter_bits is not None):
         raise typer.BadParameter("--bits and --drafter-bits need --backend mlx")
-    if backend is o.Backend.mlx and (measure or profile):
-        raise typer.BadParameter("--measure and --profile are the torch backend's")
+    if backend is o.Backend.mlx and (timed or kernels is not o.KernelChoice.auto):
+        raise typer.BadParameter("--measure, --profile and --kernels are the torch backend's")
 
 
 def _encode(target: Speaker, text: str, system: str | None, raw: bool, thinking: bool) -> list[int]:

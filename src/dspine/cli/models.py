@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dspine.decode.engine import Engine
     from dspine.decode.policy import Verify
     from dspine.drafter.proposal import Drafter
+    from dspine.kernels.choice import Choice
     from dspine.target import Target
 
 # The drafter that a built-in target is shipped with.
@@ -113,6 +114,7 @@ def open_models(
     thinking: bool | None = None,
     verify: Verify = "full",
     measure: bool = False,
+    kernels: Choice = "auto",
     max_batch: int = 1,
 ) -> Models:
     """Load a target and its drafter as `load_models`, and make an engine.
@@ -120,10 +122,11 @@ def open_models(
     Args:
         verify: how many candidates to verify.
         measure: whether to measure anew what rounds cost here.
+        kernels: whose arithmetic a round uses.
         max_batch: most requests of the engine at once.
 
     Raises:
-        DspineError: a model that cannot be loaded, or a drafter that does not fit the target.
+        DspineError: a model that cannot be loaded, a drafter that does not fit the target, or kernels that cannot run.
     """
     loaded, network = load_models(target, drafter, dtype=dtype, device=device, thinking=thinking)
 
@@ -131,7 +134,7 @@ def open_models(
     from dspine.decode.engine import Engine
 
     costs = CostBook(loaded, network, capacity=max_batch, anew=True) if measure and network is not None else None
-    engine = Engine(loaded, network, max_batch=max_batch, verify=verify, costs=costs)
+    engine = Engine(loaded, network, max_batch=max_batch, verify=verify, costs=costs, kernels=kernels)
     return Models(loaded, drafter, network, engine, None if network is None else verify)
 
 

@@ -39,6 +39,14 @@ class Backend(StrEnum):
     mlx = "mlx"
 
 
+class KernelChoice(StrEnum):
+    """Who does a round's arithmetic."""
+
+    auto = "auto"
+    reference = "reference"
+    fused = "fused"
+
+
 TargetOption = Annotated[
     str,
     typer.Option(
@@ -130,6 +138,14 @@ MeasureOption = Annotated[
         "--measure",
         help="Measure anew what rounds cost here; else that is done once, where --verify needs it, and kept in the "
         "cache.",
+        rich_help_panel=MODEL,
+    ),
+]
+KernelsOption = Annotated[
+    KernelChoice,
+    typer.Option(
+        help="Whose arithmetic a round uses: the plain definitions (reference), or Triton kernels (fused: on CUDA, "
+        "with triton installed). auto: fused on CUDA where a check finds them equal to the definitions.",
         rich_help_panel=MODEL,
     ),
 ]

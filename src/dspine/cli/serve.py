@@ -28,6 +28,7 @@ def serve(
     device: o.DeviceOption = None,
     verify: o.VerifyOption = None,
     measure: o.MeasureOption = False,
+    kernels: o.KernelsOption = o.KernelChoice.auto,
     thinking: o.ThinkingOption = False,
     host: Annotated[str, typer.Option(help="Address to listen on.", rich_help_panel=SERVER)] = "127.0.0.1",
     port: Annotated[
@@ -105,6 +106,7 @@ def serve(
         device=device,
         thinking=thinking,
         verify=verified,
+        kernels=kernels.value,
         measure=measure,
         max_batch=slots,
     )

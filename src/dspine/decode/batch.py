@@ -27,7 +27,9 @@ from dspine.decode.policy import FULL, Own
 from dspine.decode.rows import Row
 from dspine.decode.schedule import Schedule, Seat
 from dspine.drafter.proposal import Drafter, Proposal
+from dspine.kernels.choice import REFERENCE, Kernels
 from dspine.kernels.kv import RowCache, Span
+from dspine.kernels.upload import upload
 from dspine.stages import stage
 from dspine.target.cache import TargetCache
 from dspine.target.model import Target
@@ -45,6 +47,7 @@ class Batch:
             chooses for the others.
         capacity: most rows.
         prefill_chunk: most prompt tokens a row in one forward.
+        kernels: whose arithmetic the verdict uses.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Batch:
         own: Own | None = None,
         capacity: int,
         prefill_chunk: int,
+        kernels: Kernels = REFERENCE,
     ) -> None:
         self.rows: list[Row] = []
         self.capacity = capacity
@@ -64,6 +68,7 @@ class Batch:
         self._schedule = schedule
         self._own = own
         self._chunk = prefill_chunk
+        self._kernels = kernels
         self._candidates = 0 if drafter is None else drafter.candidates
         self._mixture: Mixture | None = None
         self._renew()
@@ -92,7 +97,7 @@ class Batch:
         with stage("prefill"):
             hidden = torch.cat([self._prefill(first + at, group) for at, group in self._together(rows)])
         nothing = Proposal(torch.empty((len(rows), 0), dtype=torch.int64, device=hidden.device))
-        rulings = judge(self._target, rows, self._mixed(rows), hidden, nothing, [0] * len(rows))
+        rulings = judge(self._target, rows, self._mixed(rows), hidden, nothing, [0] * len(rows), self._kernels)
         for row, ruling in zip(rows, rulings, strict=True):
             if row.finish is None:
                 row.take(ruling.tokens, ruling.logprobs)
@@ -108,14 +113,14 @@ class Batch:
         starts = [row.position for row in rows]
         seats = [Seat(row.request.id, row.room(self._candidates), row.own) for row in rows]
         lengths = self._schedule.lengths(seats)
-        anchors = torch.tensor([row.tokens[-1] for row in rows], device=self._target.device)
+        anchors = upload([row.tokens[-1] for row in rows], self._target.device)
         proposal = self._propose(anchors, max(lengths))
         lengths = self._cut(seats, lengths, proposal.confidence)
         proposal = proposal.places(max(lengths))
         with stage("verify/forward"):
             ids = torch.cat((anchors[:, None], proposal.tokens), dim=1)  # (B, M+1)
             out = self._target.forward(ids, self._cache, Span(0, tuple(starts), ids.shape[1]), self._taps())
-        rulings = judge(self._target, rows, self._mixed(rows), out.hidden, proposal, lengths)
+        rulings = judge(self._target, rows, self._mixed(rows), out.hidden, proposal, lengths, self._kernels)
         with stage("commit/observe"):
             self._observe(starts, ids, out.features, rulings)
         with stage("commit/text"):

@@ -23,6 +23,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
+import torch
+
 from dspine.decode.batch import Batch
 from dspine.decode.costbook import CostBook
 from dspine.decode.policy import FULL, Own, Verify, check_policy, read_verify
@@ -32,8 +34,11 @@ from dspine.decode.request import Request
 from dspine.decode.rows import Row
 from dspine.decode.sampling import SamplingParams
 from dspine.decode.schedule import Adaptive, CostSource, Schedule, Unshared
-from dspine.drafter.proposal import Drafter
+from dspine.drafter.captured import CapturedDraft, CudaRecorder
+from dspine.drafter.dspine import DSpine
+from dspine.drafter.proposal import Drafter, Fusable
 from dspine.errors import ConfigError, RequestError
+from dspine.kernels.choice import Choice, choose
 from dspine.target.model import Target
 from dspine.target.taps import check_taps
 
@@ -53,10 +58,14 @@ class Engine:
             depend on nothing else, and requests that bring `SamplingParams.verify` by that. Or a `Schedule` of one's
             own.
         costs: what rounds cost; None: read from the cache folder, and measured where they are not there.
+        kernels: "reference" (the plain definitions), "fused" (Triton; see docs/kernels.md), or "auto": fused on CUDA if
+            a check finds them equal to the definitions there, else the definitions. The drafter is set to the same.
+        captured: record drafts as CUDA graphs and replay them (DSpine on CUDA alone); see docs/kernels.md.
 
     Raises:
         ConfigError: max_batch or prefill_chunk below 1, another `verify`, or one that needs confidences where the
-            drafter gives none.
+            drafter gives none; `kernels` that are unknown, or forced where they cannot run; `captured` where
+            nothing can be captured.
         TargetError: the drafter taps layers that the target does not have.
     """
 
@@ -69,16 +78,26 @@ class Engine:
         prefill_chunk: int = 256,
         verify: Verify | Schedule = "full",
         costs: CostSource | None = None,
+        kernels: Choice = "auto",
+        captured: bool = False,
     ) -> None:
         for name, value in (("max_batch", max_batch), ("prefill_chunk", prefill_chunk)):
             if value < 1:
                 raise ConfigError(f"{name} is {value}", "give at least 1")
         if drafter is not None:
             check_taps(drafter.target_layer_ids, target.num_layers)
+        arithmetic = choose(kernels, target.device, target.dtype)
+        settable: object = drafter
+        if isinstance(settable, Fusable):
+            settable.kernels = arithmetic
+        if captured:
+            drafter = _capturing(drafter, target.device)
         self._target = target
         self._drafter = drafter
         own, schedule = _chosen(target, drafter, verify, costs, max_batch)
-        self._batch = Batch(target, drafter, schedule, own=own, capacity=max_batch, prefill_chunk=prefill_chunk)
+        self._batch = Batch(
+            target, drafter, schedule, own=own, capacity=max_batch, prefill_chunk=prefill_chunk, kernels=arithmetic
+        )
         self._queue: deque[Request] = deque()
         self._live: dict[int, Row] = {}  # rows in progress, those being prefilled included
         self._mail: dict[int, deque[Update]] = {}  # where updates of a running `generate` or `stream` go
@@ -243,6 +262,16 @@ class Engine:
                 del self._live[number]
             if update is not None:
                 self._mail.get(number, self._loose).append(update)
+
+
+def _capturing(drafter: Drafter | None, device: torch.device) -> Drafter:
+    """The same drafter, its drafts recorded."""
+    if not isinstance(drafter, DSpine) or device.type != "cuda":
+        what = "no drafter" if drafter is None else type(drafter).__name__
+        raise ConfigError(
+            f"captured: DSpine's drafts on CUDA can be recorded; this is {what} on {device.type}", "Leave it off here."
+        )
+    return CapturedDraft(drafter, CudaRecorder())
 
 
 def _chosen(

@@ -21,7 +21,9 @@ from dspine.decode.sampling import law_of
 from dspine.decode.verify import Verdict, verify, verify_greedy
 from dspine.drafter.proposal import Proposal
 from dspine.errors import TargetError
+from dspine.kernels.choice import REFERENCE, Kernels
 from dspine.kernels.law import Law, law_probs, likeliest
+from dspine.kernels.upload import upload
 from dspine.stages import stage
 from dspine.target.model import Target
 
@@ -64,6 +66,7 @@ def judge(
     hidden: Tensor,
     proposal: Proposal,
     lengths: Sequence[int],
+    kernels: Kernels = REFERENCE,
 ) -> list[Ruling]:
     """Verify a block a row.
 
@@ -73,6 +76,7 @@ def judge(
         hidden: (B, M+1, d) final-normed hidden states at the anchor and the M candidates.
         proposal: M candidates a row; M may be 0.
         lengths: how many candidates of each row to verify, 0..M.
+        kernels: whose arithmetic.
     """
     with stage("verify/head"):
         raw = target.logits(hidden)  # (B, M+1, V)
@@ -81,13 +85,14 @@ def judge(
         choices = likeliest(scores) if mixture.greedy else None  # (B, M+1)
         probs = _laws(scores, mixture)
     with stage("verify/accept"):
-        bounds = torch.tensor(lengths, device=scores.device)
-        verdict = _verdict(rows, mixture, choices, probs, proposal, bounds)
-        columns = (verdict.accepted[:, None], verdict.next_token[:, None], proposal.tokens)
-        table: list[list[int]] = torch.cat(columns, dim=1).tolist()
+        bounds = upload(lengths, scores.device)
+        verdict = _verdict(rows, mixture, choices, probs, proposal, bounds, kernels)
+        columns = (verdict.accepted, verdict.next_token, _unnumbered(raw, verdict))
+        # The one place of a round where the host waits for the device.
+        table: list[list[int]] = torch.cat((torch.stack(columns, dim=1), proposal.tokens), dim=1).tolist()
     return [
-        _ruling(row, raw[index], accepted, [*drafts[:accepted], last])
-        for index, (row, (accepted, last, *drafts)) in enumerate(zip(rows, table, strict=True))
+        _ruling(row, raw[index], bool(fault), [*drafts[:accepted], last])
+        for index, (row, (accepted, last, fault, *drafts)) in enumerate(zip(rows, table, strict=True))
     ]
 
 
@@ -126,17 +131,18 @@ def _verdict(
     probs: Tensor | None,
     proposal: Proposal,
     lengths: Tensor,
+    kernels: Kernels,
 ) -> Verdict:
     if probs is None and choices is not None:
-        return verify_greedy(choices, proposal.tokens, lengths)
+        return verify_greedy(choices, proposal.tokens, lengths, kernels)
     sampled = [rows[index] for index in mixture.sampled]
     noise = _noise(sampled, proposal.candidates, lengths.device)
     if choices is None and probs is not None:
-        return verify(probs, proposal, noise, lengths)
+        return verify(probs, proposal, noise, lengths, kernels)
     assert choices is not None
     assert probs is not None
-    drawn = verify(probs, proposal.rows(mixture.sampled), noise, lengths[mixture.sampled])
-    chosen = verify_greedy(choices, proposal.tokens, lengths)
+    drawn = verify(probs, proposal.rows(mixture.sampled), noise, lengths[mixture.sampled], kernels)
+    chosen = verify_greedy(choices, proposal.tokens, lengths, kernels)
     chosen.accepted[mixture.sampled] = drawn.accepted
     chosen.next_token[mixture.sampled] = drawn.next_token
     return chosen
@@ -150,13 +156,19 @@ def _noise(rows: Sequence[Row], candidates: int, device: torch.device) -> Tensor
     return torch.cat((judging, uniform_rows(seeds, "next", positions, 1, device)), dim=1)
 
 
-def _ruling(row: Row, raw: Tensor, accepted: int, tokens: list[int]) -> Ruling:
-    # A draw from a law that is not a number ends behind the vocabulary; an argmax lands on the NaN itself.
-    if tokens[-1] >= raw.shape[-1] or bool(raw[accepted, tokens[-1]].isnan()):
+def _unnumbered(raw: Tensor, verdict: Verdict) -> Tensor:
+    """Rows whose law was not a number, int64 (B,): a draw ends behind the vocabulary, an argmax on the NaN itself."""
+    rows, size = torch.arange(len(raw), device=raw.device), raw.shape[-1]
+    score = raw[rows, verdict.accepted, verdict.next_token.clamp(max=size - 1)]
+    return ((verdict.next_token >= size) | score.isnan()).long()
+
+
+def _ruling(row: Row, raw: Tensor, fault: bool, tokens: list[int]) -> Ruling:
+    if fault:
         row.end("error", TargetError(f"request {row.request.id}: the target's logits are not numbers"))
         return Ruling(0, [], [])
     asked = row.request.params.logprobs
-    return Ruling(accepted, tokens, [] if asked is None else _logprobs(raw[: len(tokens)], tokens, asked))
+    return Ruling(len(tokens) - 1, tokens, [] if asked is None else _logprobs(raw[: len(tokens)], tokens, asked))
 
 
 def _logprobs(raw: Tensor, tokens: list[int], top_n: int) -> list[Logprob]:

@@ -17,6 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dspine.kernels.upload import upload
+
 Stream = Literal["draft", "accept", "next"]
 
 _KEYS: dict[str, int] = {"draft": 1, "accept": 2, "next": 3}
@@ -61,4 +63,4 @@ def uniform_rows(
     rows = np.empty((len(seeds), count), dtype=np.float32)
     for row, (seed, position) in enumerate(zip(seeds, positions, strict=True)):
         rows[row] = uniforms(seed, stream, position, count)
-    return torch.from_numpy(rows).to(device=device)
+    return upload(torch.from_numpy(rows), device)

@@ -148,8 +148,9 @@ class DraftLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = MLP(config)
 
-    def forward(self, layer: int, x: Tensor, rotary: Rotary, attend: Attend) -> Tensor:
-        normed = self.input_layernorm(x)
+    def forward(self, layer: int, x: Tensor, rotary: Rotary, attend: Attend, normed: Tensor | None = None) -> Tensor:
+        """x (B, W, d) → (B, W, d); `normed`: x behind this layer's input norm, where that was made already."""
+        normed = self.input_layernorm(x) if normed is None else normed
         keys, values = self.self_attn.keys_values(normed, rotary)
         mixed = attend(layer, self.self_attn.queries(normed, rotary), keys, values)
         x = x + self.self_attn.output(mixed)
@@ -197,12 +198,13 @@ class Backbone(nn.Module):
             out: Tensor = self.norm(x)
         return out
 
-    def layer(self, index: int, x: Tensor, rotary: Rotary, attend: Attend) -> Tensor:
-        """One layer: x (B, W, d) → (B, W, d)."""
+    def layer(self, index: int, x: Tensor, rotary: Rotary, attend: Attend, normed: Tensor | None = None) -> Tensor:
+        """One layer: x (B, W, d) → (B, W, d); `normed` see `DraftLayer`."""
         if self.recompute and torch.is_grad_enabled():
             out: Tensor = checkpoint(self.layers[index], index, x, rotary, attend, use_reentrant=False)
         else:
-            out = self.layers[index](index, x, rotary, attend)
+            known = () if normed is None else (normed,)
+            out = self.layers[index](index, x, rotary, attend, *known)
         return out
 
     def new_cache(self, rows: int) -> RowCache:

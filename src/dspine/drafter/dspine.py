@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from dspine.drafter.backbone import Attend, Backbone
 from dspine.drafter.config import DSpineConfig
+from dspine.drafter.fused import fusable, fused_pass, fused_scores
 from dspine.drafter.injection import Injection
 from dspine.drafter.markov import ConfidenceHead
 from dspine.drafter.masks import CAUSAL, Sight
@@ -28,7 +29,8 @@ from dspine.drafter.proposal import Proposal
 from dspine.drafter.tables import TargetTables
 from dspine.drafter.transfer import TransferSpace
 from dspine.drafter.transitions import predecessors, transition_scores, walked
-from dspine.kernels.kv import RowCache, Span
+from dspine.kernels.choice import REFERENCE, Kernels
+from dspine.kernels.kv import DeviceSpan, RowCache, Span
 from dspine.kernels.law import Law
 from dspine.kernels.packed import pack
 from dspine.stages import stage
@@ -89,7 +91,11 @@ class DSpine(nn.Module):
         space: transfer space made from that head.
         draft_ids: (V_d) sorted ids that may be proposed; None = the whole vocabulary. Anchors and predecessors may be
             any token all the same.
+
+    kernels: whose arithmetic drafting uses; training goes by the definitions always.
     """
+
+    kernels: Kernels
 
     def __init__(
         self,
@@ -117,6 +123,7 @@ class DSpine(nn.Module):
         self.space = space
         self.tables = TargetTables(embedding, head, draft_ids)
         self.confidence_head = ConfidenceHead(config.hidden_size) if config.confidence else None
+        self.kernels = REFERENCE
 
     def pack(self) -> None:
         """Arrange the weights for the processor's matrix kernels: for decoding, not for training or saving."""
@@ -166,6 +173,11 @@ class DSpine(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         return self.backbone.norm.weight.dtype
+
+    @property
+    def _fuses(self) -> bool:
+        """Whether the block goes through fused kernels, which have no gradient."""
+        return self.kernels.fused and fusable(self) and not torch.is_grad_enabled()
 
     # ---------------------------------------------------------------- the block pass
 
@@ -318,7 +330,13 @@ class DSpine(nn.Module):
         self.backbone.observe(cache, span, features, counts)
 
     def propose(self, cache: RowCache, first: int, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
-        states = self.draft_block(cache, first, anchors)
+        return self.propose_at(cache, self.form.span(cache, first, len(anchors)), anchors, law, uniforms)
+
+    def propose_at(
+        self, cache: RowCache, span: Span | DeviceSpan, anchors: Tensor, law: Law, uniforms: Tensor | None
+    ) -> Proposal:
+        """`propose` for blocks that lie at `span`, of which the host need not know where that is."""
+        states = self._block(cache, span, anchors)
         proposal = self._chosen(states, anchors, law, uniforms)
         if self.confidence_head is None:
             return proposal
@@ -336,15 +354,21 @@ class DSpine(nn.Module):
         with stage("draft/scores"):
             scores = self.transition_cache(states.last, anchors, candidates, states.farther)
         with stage("draft/walk"):
-            return walked(scores, candidates, law, uniforms)
+            return walked(scores, candidates, law, uniforms, self.kernels)
 
     def draft_block(self, cache: RowCache, first: int, anchors: Tensor) -> BlockStates:
         """One pass over one block a row: anchors (B,) at the rows' context lengths → states over (B, M, ·)."""
+        return self._block(cache, self.form.span(cache, first, len(anchors)), anchors)
+
+    def _block(self, cache: RowCache, span: Span | DeviceSpan, anchors: Tensor) -> BlockStates:
 
         def run(tokens: Tensor, positions: Tensor, attend: Attend) -> BlockStates:
-            return self._states(tokens, positions, attend, None, supervised=False)
+            if not self._fuses:
+                return self._states(tokens, positions, attend, None, supervised=False)
+            hidden, last = fused_pass(self, self.kernels, tokens, positions, attend)
+            return BlockStates(hidden, last, farther=None, heard=[], readouts=[])
 
-        return decode_pass(self.form, cache, first, anchors, run)
+        return decode_pass(self.form, cache, span, anchors, run)
 
     def transition_cache(
         self, last: Tensor, anchors: Tensor, candidates: Tensor, farther: Tensor | None = None
@@ -357,6 +381,8 @@ class DSpine(nn.Module):
             candidates: V_t (B, M, K) token ids.
             farther: (B, M, a), see `refine`.
         """
+        if self._fuses:
+            return fused_scores(self, self.kernels, last, anchors, candidates)
         beyond = None if farther is None else farther.unsqueeze(2)
         refined = self.refine(last.unsqueeze(2), predecessors(anchors, candidates), beyond)  # (B, M, K, d)
         return transition_scores(refined, self.head, candidates)

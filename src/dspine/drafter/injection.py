@@ -22,6 +22,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from dspine.kernels.injection import MessageWeights
 from dspine.kernels.reference import gate, gated_message, unit_normalise, write_back
 
 
@@ -76,6 +77,12 @@ class Injection(nn.Module):
                 nn.init.zeros_(self._linear(self.farther, each).weight)
         for layer in writing:
             nn.init.zeros_(self._linear(self.writes, layer).weight)
+
+    def message_weights(self) -> MessageWeights:
+        """What all layers share, where a gate weighs the message."""
+        return MessageWeights(
+            self.receiver_gate.weight, self.predecessor_gate.weight, self.message.weight, self.bias, self.scale
+        )
 
     def readout(self, layer: int, state: Tensor) -> Tensor:
         """normalize(R_l u): (..., d) → unit vectors (..., r), at least float32."""

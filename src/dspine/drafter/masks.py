@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dspine.kernels.kv import Span
+from dspine.kernels.kv import DeviceSpan, Span
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ CAUSAL = Sight()
 Visible = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # (line, head, query, key) → bool, as flex attention asks
 
 
-def decoding_mask(span: Span, sight: Sight, device: torch.device | str | None = None) -> Tensor:
+def decoding_mask(span: Span | DeviceSpan, sight: Sight, device: torch.device | str | None = None) -> Tensor:
     """Which slots the rows of one block a row see: bool (B, 1, T, limit).
 
     Args:

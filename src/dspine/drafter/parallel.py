@@ -142,7 +142,7 @@ class ParallelDrafter(nn.Module, Generic[S]):
 
     def draft_block(self, cache: RowCache, first: int, anchors: Tensor) -> Tensor:
         """H of one block a row: anchors (B,) at the rows' context lengths → (B, M, d), final-normed."""
-        return decode_pass(self.form, cache, first, anchors, self._hidden)
+        return decode_pass(self.form, cache, self.form.span(cache, first, len(anchors)), anchors, self._hidden)
 
     def propose(self, cache: RowCache, first: int, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
         hidden = self.draft_block(cache, first, anchors)

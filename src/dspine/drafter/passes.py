@@ -19,7 +19,7 @@ from dspine.drafter.backbone import Attend, Backbone
 from dspine.drafter.flex import flex_attention_over
 from dspine.drafter.masks import Placement, Sight, decoding_mask
 from dspine.kernels.attention import grouped_attention
-from dspine.kernels.kv import RowCache, Span
+from dspine.kernels.kv import DeviceSpan, RowCache, Span
 
 T = TypeVar("T")
 M = TypeVar("M")
@@ -46,6 +46,10 @@ class BlockForm:
         tokens[..., 0] = anchors
         return tokens
 
+    def span(self, cache: RowCache, first: int, rows: int) -> Span:
+        """Where the blocks of the cache's rows `first` and following lie: behind their contexts."""
+        return Span(first, tuple(cache.lengths[first : first + rows]), self.rows)
+
     def masks(self, make: Callable[[Sight], M]) -> tuple[M, ...]:
         """The mask of each layer, in whatever form; layers that see alike share one."""
         made = {sight: make(sight) for sight in set(self.sights)}
@@ -53,14 +57,19 @@ class BlockForm:
 
 
 def decode_pass(
-    form: BlockForm, cache: RowCache, first: int, anchors: Tensor, run: Callable[[Tensor, Tensor, Attend], T]
+    form: BlockForm,
+    cache: RowCache,
+    span: Span | DeviceSpan,
+    anchors: Tensor,
+    run: Callable[[Tensor, Tensor, Attend], T],
 ) -> T:
-    """Run one block a row: anchors (B,) at the context lengths of the cache's rows first..first+B-1.
+    """Run one block a row.
 
     Args:
+        span: where the blocks lie: behind the rows' contexts.
+        anchors: (B,).
         run: (tokens (B, rows), positions (B, rows), attend) → anything.
     """
-    span = Span(first, tuple(cache.lengths[first : first + anchors.shape[0]]), form.rows)
     cache.open(span)
     masks = form.masks(lambda sight: decoding_mask(span, sight, anchors.device))
 

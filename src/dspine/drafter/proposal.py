@@ -7,12 +7,13 @@ Source: DSpine (arXiv 2609.36173), predecessor-conditioned decoding.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, fields
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from dspine.kernels.choice import Kernels
 from dspine.kernels.kv import RowCache, Span
 from dspine.kernels.law import Law
 
@@ -48,11 +49,23 @@ class Proposal:
         """The first `width` places of every row."""
         return self if width == self.candidates else self._map(lambda field: field[:, :width])
 
+    def held(self) -> tuple[tuple[str, ...], list[Tensor]]:
+        """The names of the fields that are not None, and the fields."""
+        names = tuple(field.name for field in fields(self) if getattr(self, field.name) is not None)
+        return names, [getattr(self, name) for name in names]
+
     def _map(self, pick: Callable[[Tensor], Tensor]) -> Proposal:
-        fields = (self.tokens, self.support, self.probs, self.confidence)
-        tokens, *others = (None if field is None else pick(field) for field in fields)
+        every = (self.tokens, self.support, self.probs, self.confidence)
+        tokens, *others = (None if field is None else pick(field) for field in every)
         assert tokens is not None
         return Proposal(tokens, *others)
+
+
+@runtime_checkable
+class Fusable(Protocol):
+    """A drafter whose arithmetic can be chosen."""
+
+    kernels: Kernels
 
 
 class Drafter(Protocol):

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from dspine.drafter.proposal import Proposal
+from dspine.kernels.choice import REFERENCE, Kernels
 from dspine.kernels.law import Law
-from dspine.kernels.reference import walk
 
 
 def predecessors(anchors: Tensor, candidates: Tensor) -> Tensor:
@@ -36,8 +36,10 @@ def transition_scores(refined: Tensor, head: Tensor, candidates: Tensor) -> Tens
     return refined @ rows.transpose(2, 3)
 
 
-def walked(scores: Tensor, candidates: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
+def walked(
+    scores: Tensor, candidates: Tensor, law: Law, uniforms: Tensor | None, kernels: Kernels = REFERENCE
+) -> Proposal:
     """The proposal of a walk through scores (B, M, K, K), [t, i, j] of candidate j after predecessor i."""
-    chosen, probs = walk(scores, law, uniforms)
+    chosen, probs = kernels.walk(scores, law, uniforms)
     tokens = candidates.gather(2, chosen.unsqueeze(2)).squeeze(2)
     return Proposal(tokens=tokens, support=None if probs is None else candidates, probs=probs)

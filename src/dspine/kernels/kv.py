@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from dspine.kernels.upload import upload
+
 GROWTH = 256  # slots; storage grows by at least this much, so that growing stays rare
 # Slots; see `Span.grain`. Torch's attention on a CPU takes slots in stretches of this many.
 EVEN, STRETCH = 64, 512
@@ -45,6 +47,11 @@ class Span:
         reach = max(self.starts) + self.width
         return reach + -reach % self.grain
 
+    @property
+    def aligned(self) -> bool:
+        """Whether all rows start alike."""
+        return min(self.starts) == max(self.starts)
+
     def groups(self, size: int) -> list[Span]:
         """The span as several, of at most `size` rows each, in order."""
         return [
@@ -53,7 +60,7 @@ class Span:
 
     def positions(self, device: torch.device | str | None = None) -> Tensor:
         """Absolute position of every new token: (B, T) int64."""
-        starts = torch.tensor(self.starts, device=device)
+        starts = upload(self.starts, device)
         return starts[:, None] + torch.arange(self.width, device=device)
 
     def causal_mask(self, device: torch.device | str | None = None, window: int | None = None) -> Tensor | None:
@@ -70,6 +77,27 @@ class Span:
         if window is not None:
             visible &= slot > query - window
         return visible
+
+
+@dataclass(frozen=True)
+class DeviceSpan:
+    """A span whose starts a device knows and the host does not, so that a recorded forward serves other lengths too.
+
+    first, width: as in `Span`. starts: (B,) int64. limit: slots that attention reads; no row may reach beyond.
+    """
+
+    first: int
+    starts: Tensor
+    width: int
+    limit: int
+
+    @property
+    def rows(self) -> int:
+        return len(self.starts)
+
+    def positions(self, device: torch.device | str | None = None) -> Tensor:
+        """Absolute position of every new token: (B, T) int64, where the starts lie."""
+        return self.starts[:, None] + torch.arange(self.width, device=self.starts.device)
 
 
 class RowCache:
@@ -94,7 +122,8 @@ class RowCache:
         self._device = device
         self._keys: list[Tensor | None] = [None] * layers
         self._values: list[Tensor | None] = [None] * layers
-        self._span: Span | None = None
+        self._span: Span | DeviceSpan | None = None
+        self._slice: slice | None = None
         self._places: tuple[Tensor, Tensor] | None = None
 
     @property
@@ -115,16 +144,19 @@ class RowCache:
         self._keys = [self._grown(t) for t in self._keys]
         self._values = [self._grown(t) for t in self._values]
 
-    def open(self, span: Span) -> None:
+    def open(self, span: Span | DeviceSpan) -> None:
         """Begin a forward: every `write` until the next `open` goes where `span` says."""
         if span.first + span.rows > self.rows:
             raise IndexError(f"rows {span.first}..{span.first + span.rows - 1} of a cache of {self.rows} rows")
         self.reserve(span.limit)
         self._span = span
         # Rows that start alike are one slice; others are written by one index for all layers of the forward.
-        aligned = min(span.starts) == max(span.starts)
-        each = torch.arange(span.rows, device=self._device)[:, None]  # (B, 1)
-        self._places = None if aligned else (each, span.positions(self._device))
+        if isinstance(span, Span) and span.aligned:
+            self._places = None
+            self._slice = slice(span.starts[0], span.starts[0] + span.width)
+        else:
+            each = torch.arange(span.rows, device=self._device)[:, None]  # (B, 1)
+            self._places = (each, span.positions(self._device))
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store the new tokens of the open span and return all slots up to its limit.
@@ -144,7 +176,7 @@ class RowCache:
         rows = slice(span.first, span.first + span.rows)
         for stored, new in ((stored_keys, keys), (stored_values, values)):
             if self._places is None:
-                stored[rows, :, span.starts[0] : span.starts[0] + span.width] = new
+                stored[rows, :, self._slice] = new
             else:  # indexed rows of G·D numbers: `scatter_` would go through them one by one
                 each, slots = self._places
                 stored[rows][each, :, slots] = new.transpose(1, 2)

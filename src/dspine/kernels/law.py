@@ -28,6 +28,7 @@ class Law:
     top_p: Tensor
     min_p: Tensor
     greedy: bool  # every row has temperature 0
+    drawn: bool  # none has
     cut: tuple[int, ...]  # rows that are drawn and use top-k, top-p or min-p
 
     @classmethod
@@ -45,6 +46,7 @@ class Law:
             top_p=torch.tensor(top_p, dtype=torch.float32, device=device),
             min_p=torch.tensor(min_p, dtype=torch.float32, device=device),
             greedy=all(t == 0 for t in temperature),
+            drawn=all(t > 0 for t in temperature),
             cut=tuple(
                 row
                 for row, (t, k, p, m) in enumerate(zip(temperature, top_k, top_p, min_p, strict=True))
@@ -92,7 +94,7 @@ def law_probs(logits: Tensor, law: Law) -> Tensor:
         places = part[..., 0].numel() // len(part)
         cut = Cut(*(each[rows].repeat_interleave(places)[:, None] for each in (law.top_k, law.top_p, law.min_p)))
         probs[rows] = truncated(scores[rows].reshape(flat), part.reshape(flat), cut).view(part.shape)
-    if bool(greedy.any()):
+    if not law.drawn:
         probs = torch.where(greedy, _one_hot(logits), probs)
     return probs
 

@@ -41,10 +41,14 @@ def truncated(scores: Tensor, probs: Tensor, cut: Cut) -> Tensor:
         (N, V) float32, each row summing to 1.
     """
     size = scores.shape[1]
+    # To ask how much of it a head is enough for, the host would wait for a device: it puts all in order instead.
+    heads = HEADS if scores.device.type == "cpu" else ()
     out = torch.zeros_like(probs)
     rows = torch.arange(len(scores), device=scores.device)  # those whose law is not made yet
-    for width in (*(head for head in HEADS if head < size), size):
+    for width in (*(head for head in heads if head < size), size):
         values, ids = _ordered(scores if len(rows) == len(scores) else scores[rows], width)
+        if not heads:
+            return out.scatter_(1, ids, _kept(probs.gather(1, ids), cut)[0])
         kept, needed = _kept(probs[rows[:, None], ids], cut.rows(rows))
         holds = torch.ones_like(rows, dtype=torch.bool) if width == size else _holds(values, needed)
         out[rows[holds][:, None], ids[holds]] = kept[holds]
