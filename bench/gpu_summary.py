@@ -53,7 +53,7 @@ def rounds(rows: list[dict[str, Any]]) -> list[str]:
         heads = sum(staged.get(stage, 0.0) for stage in HEAD_STAGES)
         for rival in ("dspark", "domino"):
             theirs = found.get((rival, batch), {})
-            serial = sum(ms for stage, ms in theirs.items() if stage.startswith("draft/") and "backbone" not in stage)
+            serial = theirs.get("draft/walk", 0.0)  # correction and choice, place after place; the head is before it
             if serial:
                 out.append(line(f"scoring + walk beside {rival}'s head, batch {batch}", heads / serial, HEADS, "x"))
         rival = found.get(("dflash2", batch))
@@ -71,6 +71,9 @@ def main() -> None:
     print("steps")
     for name, code, seconds in steps:
         print(f"  {'ok  ' if code == '0' else 'FAIL'} {name}: {seconds} s, exit {code}, {folder / name}.log")
+    if (folder / "kernels.json").is_file():
+        facts = json.loads((folder / "kernels.json").read_text(encoding="utf-8"))["facts"]
+        print(f"measured on {facts['device']}" + ("; its times mean nothing" if "CPU" in facts["device"] else ""))
     print("kernels", *kernels(read(folder, "kernels")), sep="\n")
     print("draft rounds", *rounds(read(folder, "round")), *rounds(read(folder, "sampled")), sep="\n")
     sys.exit(any(code != "0" for _, code, _ in steps))
