@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from mlx_lm.models import gemma
-from tests.support.tiny_target import tiny_tokenizer
+from tests.support.tiny_target import tiny_target, tiny_tokenizer
 
 from dspine.errors import TargetError
 from dspine.kernels.kv import Span
@@ -40,6 +40,24 @@ def test_logits_and_taps_are_the_torch_targets(pair, torch_pair, tiny, tiny_mlx,
         theirs.dtype,
     )
     assert ours.head_digest == theirs.head_digest
+
+
+def test_a_rotary_base_in_the_new_layout_is_not_lost(tmp_path):
+    theirs = tiny_target("llama", rope_parameters={"rope_theta": 300.0, "rope_type": "default"})
+    theirs.model.save_pretrained(tmp_path)
+    theirs.tokenizer.save_pretrained(tmp_path)
+    assert '"rope_theta": 300.0' in (tmp_path / "config.json").read_text().split("rope_parameters")[1]
+    ours, ids = load_mlx_target(str(tmp_path)), list(b"A base that is lost shows in every position but the first.")
+    logits, _ = ours.forward(mx.array(ids), ours.new_caches())
+    hidden = theirs.forward(torch.tensor([ids]), theirs.new_cache(1), Span(0, (0,), len(ids))).hidden
+    np.testing.assert_allclose(np.array(logits), theirs.logits(hidden)[0].numpy(), rtol=1e-3, atol=1e-3)
+
+
+def test_a_window_that_mlx_lm_leaves_out_bounds_the_context(tmp_path):
+    theirs = tiny_target("mistral", window=12)
+    theirs.model.save_pretrained(tmp_path)
+    theirs.tokenizer.save_pretrained(tmp_path)
+    assert load_mlx_target(str(tmp_path)).context_limit == 12
 
 
 def test_taps_out_of_range_are_refused(pair):

@@ -7,9 +7,11 @@ quantised.
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import mlx.core as mx
 import torch
@@ -69,7 +71,7 @@ def load_mlx_target(name: str, *, dtype: torch.dtype | None = None) -> MlxTarget
         folder = _fetched(place)
         config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
         tokenizer = tokenizer_of(folder, name)
-        model, _ = load_model(folder)
+        model, _ = load_model(folder, model_config=_rotary(folder))
     except _UNREADABLE as error:
         raise TargetError(
             f"mlx-lm cannot load the target {name}: {error}",
@@ -179,6 +181,19 @@ def _fetched(place: str | Path) -> Path:
     from huggingface_hub import snapshot_download
 
     return Path(snapshot_download(place, allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]))
+
+
+def _rotary(folder: Path) -> dict[str, Any]:
+    """The rotary settings by the names of older configs.
+
+    Some of mlx-lm's models know these alone, and take another base without a word where they are missing.
+    """
+    raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    settings = raw.get("rope_parameters")
+    if not isinstance(settings, dict) or "rope_theta" not in settings or "rope_theta" in raw:
+        return {}
+    scaled = settings.get("rope_type", "default") != "default"
+    return {"rope_theta": settings["rope_theta"]} | ({"rope_scaling": settings} if scaled else {})
 
 
 def _described(folder: Path, config: object) -> SimpleNamespace:

@@ -14,7 +14,7 @@ from typing import Any
 
 import mlx.core as mx
 import torch
-from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.cache import RotatingKVCache, make_prompt_cache
 from mlx_lm.utils import quantize_model
 from torch import Tensor
 
@@ -39,7 +39,8 @@ class MlxTarget:
 
     Attributes:
         vocab_size: rows of the head. decodable: ids at or above it have no text and are never emitted.
-        context_limit: positions that the model was made for. eos_ids: every id that ends an answer.
+        context_limit: positions that the model was made for; the sliding window, where mlx-lm leaves that out.
+        eos_ids: every id that ends an answer.
         embedding, head: modules of the model; the same one where they are tied.
 
     Raises:
@@ -60,7 +61,7 @@ class MlxTarget:
         self.num_layers = len(inner.layers)
         self.vocab_size = int(self.head.weight.shape[0])
         self.decodable = min(readable_ids(tokenizer), self.vocab_size, int(self.embedding.weight.shape[0]))
-        self.context_limit = context_limit_of(config)
+        self.context_limit = min(context_limit_of(config), _window_left_out(config, make_prompt_cache(model)))
         self.eos_ids = end_ids(described, tokenizer)
         self.bits: int | None = None
         self._owner = owner
@@ -189,6 +190,12 @@ def check_bits(bits: int) -> None:
 def group_size_of(width: int) -> int:
     """Weights that share a scale: 64 as mlx-lm has it, 32 in narrow models."""
     return 64 if width % 64 == 0 else 32
+
+
+def _window_left_out(config: Any, caches: Sequence[Any]) -> int:
+    """The sliding window of a model that mlx-lm runs without one: up to there both are the same; else no bound."""
+    window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
+    return sys.maxsize if window is None or any(isinstance(c, RotatingKVCache) for c in caches) else int(window)
 
 
 def _owner(model: Any, name: str) -> Any:
