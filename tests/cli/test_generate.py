@@ -10,7 +10,7 @@ import dspine.answer
 
 def test_only_the_answer_is_on_standard_output(generate):
     wanted = parsed(generate("Hello", "-n", 12, "--json"))["text"]
-    result = generate("Hello", "-n", 12, "--stats", "--profile")
+    result = generate("Hello", "-n", 12, "--stats", "--profile", "--verify", "full")
     assert result.exit_code == 0
     assert result.stdout == wanted + "\n"
     for words in ("tokens/s", "tau", "verify/forward", "draft/", "float32 on cpu"):

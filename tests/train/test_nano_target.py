@@ -127,7 +127,7 @@ def test_checkpoints_of_another_recipe_are_not_gone_on_with(tmp_path, monkeypatc
         cut_short(patch, 7, killed)
         with pytest.raises(MemoryError):
             train_nano_target(tmp_path / "target", TINY)
-    with pytest.raises(ConfigError, match=r"its build\.target differ"):
+    with pytest.raises(ConfigError, match=r"differs in build\.target"):
         train_nano_target(tmp_path / "target", TINY.model_copy(update={"steps": 11}))
 
 

@@ -122,5 +122,5 @@ def domino(
 ) -> ParallelDrafter[PrefixCorrection]:
     """An untrained Domino drafter over a target's tables, see `TargetTables`."""
     tables = TargetTables(embedding, head, draft_ids)
-    selection = PrefixCorrection(config, tables)
-    return ParallelDrafter(config, Backbone(config), tables, selection, confident=config.confidence)
+    backbone = Backbone(config)  # first, so that a seed gives every method the same one
+    return ParallelDrafter(config, backbone, tables, PrefixCorrection(config, tables), confident=config.confidence)
