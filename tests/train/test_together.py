@@ -30,6 +30,15 @@ MOMENT = Moment(step=5, epoch=0, learning_rate=1e-3, beta=0.4, replacement=0.5, 
 SHARES = {"uneven": ([[0, 1], [2]], [[3, 4]]), "all": ([], [[0, 1, 2, 3, 4]])}
 
 
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """As in the processes that are started: the target's float32 features depend on it, in the last bit."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def learner_of(kind, dtype, processes=ALONE, sharded=False):
     target = tiny_target()
     sizes = {"target_layer_ids": (1, 3), "block_size": 4, **SIZES[kind]}
