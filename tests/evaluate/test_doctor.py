@@ -169,16 +169,16 @@ def test_rows_off_by_one(target: Target, folder: Path, step: int, which: str) ->
 @pytest.mark.slow
 def test_decoding_that_differs_from_training(target: Target, folder: Path) -> None:
     def plant(drafter: torch.nn.Module) -> None:
-        real, right = drafter.draft_block, drafter.backbone.rotary
+        real, right = drafter.propose, drafter.backbone.rotary
 
-        def draft_block(*arguments):
+        def propose(*arguments):
             drafter.backbone.rotary = RotaryEmbedding(drafter.config.head_dim, 1e7)
             try:
                 return real(*arguments)
             finally:
                 drafter.backbone.rotary = right
 
-        drafter.draft_block = draft_block
+        drafter.propose = propose
 
     found = examined(target, folder, plant)
     assert found.verdict == "decoding"
