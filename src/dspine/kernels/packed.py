@@ -54,38 +54,45 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x Wᵀ + b: (..., in) → (..., out)."""
-        if not self._single(x):
-            return cast(Tensor, _linear(x, self._packed, self.bias, "none", [], ""))
-        if self._by_row:
+        if self._plainly(x):
             return F.linear(x, self.weight, self.bias)
-        return _first(cast(Tensor, _linear(_twice(x), self._packed, self.bias, "none", [], "")), x)
+        return self._product(x, "none")
 
     def silu(self, x: Tensor) -> Tensor:
-        """silu(x Wᵀ + b)."""
-        if not self._single(x):
-            return cast(Tensor, _linear(x, self._packed, self.bias, "swish", [], ""))
-        if self._by_row:
+        """silu(x Wᵀ + b): (..., in) → (..., out)."""
+        if self._plainly(x):
             return F.silu(F.linear(x, self.weight, self.bias), inplace=True)
-        return _first(cast(Tensor, _linear(_twice(x), self._packed, self.bias, "swish", [], "")), x)
+        return self._product(x, "swish")
 
     def times(self, x: Tensor, factor: Tensor) -> Tensor:
         """(x Wᵀ + b) ⊙ factor (..., out)."""
-        if not self._single(x):
-            return cast(Tensor, _linear_binary(x, factor, self._packed, self.bias, "mul"))
-        if self._by_row:
+        if self._plainly(x):
             return F.linear(x, self.weight, self.bias).mul_(factor)
-        return _first(cast(Tensor, _linear_binary(_twice(x), _twice(factor), self._packed, self.bias, "mul")), x)
+        return self._product_with(x, factor, "mul")
 
     def plus(self, x: Tensor, residual: Tensor) -> Tensor:
         """residual (..., out) + x Wᵀ + b."""
-        if not self._single(x):
-            return cast(Tensor, _linear_binary(x, residual, self._packed, self.bias, "add"))
-        if self._by_row:
+        if self._plainly(x):
             return F.linear(x, self.weight, self.bias).add_(residual)
-        return _first(cast(Tensor, _linear_binary(_twice(x), _twice(residual), self._packed, self.bias, "add")), x)
+        return self._product_with(x, residual, "add")
 
-    def _single(self, x: Tensor) -> bool:
+    def _plainly(self, x: Tensor) -> bool:
+        return self._by_row and self._alone(x)
+
+    def _alone(self, x: Tensor) -> bool:
         return x.numel() == self.in_features
+
+    def _product(self, x: Tensor, then: str) -> Tensor:
+        """`then` of x Wᵀ + b, a lone row in company."""
+        if self._alone(x):
+            return _first(self._product(_twice(x), then), x)
+        return cast(Tensor, _linear(x, self._packed, self.bias, then, [], ""))
+
+    def _product_with(self, x: Tensor, other: Tensor, how: str) -> Tensor:
+        """x Wᵀ + b, and `other` (..., out) added or multiplied, a lone row in company."""
+        if self._alone(x):
+            return _first(self._product_with(_twice(x), _twice(other), how), x)
+        return cast(Tensor, _linear_binary(x, other, self._packed, self.bias, how))
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
