@@ -38,7 +38,7 @@ def figures(*kept: int) -> Summary:
 
 
 def outcomes(title: str, seed: int, *kept: int) -> list[Outcome]:
-    entry = Contestant(title.lower(), title, seed, Path("drafter"), "d", 1_500_000, 600, 4.0 + seed)
+    entry = Contestant(title, seed, Path("drafter"), "d", 1_500_000, 600, 4.0 + seed)
     summary = {"story": figures(*kept), ALL: figures(*kept)}
     return [
         Outcome(entry, temperature, summary, compared=0 if temperature else 2, identical=0 if temperature else 2)

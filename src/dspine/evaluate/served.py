@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import nan
 
 
@@ -33,7 +34,7 @@ class Served:
     @property
     def gaps(self) -> list[float]:
         """Seconds between neighbouring pieces."""
-        return [later - earlier for earlier, later in zip(self.pieces, self.pieces[1:], strict=False)]
+        return [later - earlier for earlier, later in pairwise(self.pieces)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from dspine.evaluate.contest import Contest
 from dspine.evaluate.measure import Measurement, about_machine
 from dspine.evaluate.prompts import TaskPrompt, texts_digest
 from dspine.evaluate.results import ACCEPTANCE, ResultFile
-from dspine.evaluate.sources import Asked
+from dspine.evaluate.sources import Asked, mixed
 from dspine.evaluate.summary import Summary, summarise
 from dspine.evaluate.tasks.task import Task, as_it_is
 from dspine.evaluate.throughput import measure_contest, result_file
@@ -177,8 +177,7 @@ def speed(
     target: Target, entries: Sequence[Contestant], asked: Sequence[Asked], folder: Path, max_new_tokens: int
 ) -> Mapping[str, Mapping[str, Any]]:
     """Tokens a second and the stages of a round, one request at a time, everybody and plain decoding in turn."""
-    texts = [prompt.text for row in zip(*(each.prompts for each in asked), strict=False) for prompt in row][:TIMED]
-    prompts = [render(target, [{"role": "user", "content": text}]) for text in texts]
+    prompts = [render(target, [{"role": "user", "content": prompt.text}]) for prompt in mixed(asked)[:TIMED]]
     networks = {entry.title: network_of(entry.folder, target) for entry in entries}
     contest = Contest(target, networks, prompts, SamplingParams(max_new_tokens=max_new_tokens), waves=len(prompts))
     measured_on = {

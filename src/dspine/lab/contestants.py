@@ -19,6 +19,8 @@ from dspine.target import Target
 from dspine.train.ablation import Run, Table
 from dspine.train.variants import FULL
 
+KIND_OF_FULL = "dspine"  # what the command calls the recipe's own drafter, which an ablation calls full
+
 
 @dataclass(frozen=True)
 class Contestant:
@@ -28,7 +30,6 @@ class Contestant:
     parameters: numbers that were trained; the target's tables, which a drafter borrows, are not among them.
     """
 
-    name: str
     title: str
     seed: int
     folder: Path
@@ -76,12 +77,8 @@ def names_of(recipe_names: Sequence[str], wanted: Sequence[str] | None) -> list[
     return [FULL if name == KIND_OF_FULL else name for name in dict.fromkeys(wanted)]
 
 
-KIND_OF_FULL = "dspine"
-
-
 def _contestant(run: Run, network: Network) -> Contestant:
     return Contestant(
-        name=KIND_OF_FULL if run.variant == FULL else run.variant,
         title=KINDS[kind_of(network)].title if run.variant in (FULL, kind_of(network)) else run.variant,
         seed=run.seed,
         folder=Path(run.drafter),
