@@ -76,6 +76,18 @@ class FeaturesRecipe(Section):
     folder: Path | None = None  # of the store; not given: <output>/features
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     max_gigabytes: float = Field(default=200.0, gt=0)  # a larger store is refused before anything is written
+    # online: the target runs in a process of its own on one of these, which the training processes of a machine take in
+    # turn; not given: in the training process, on its device.
+    devices: tuple[str, ...] = ()
+    ahead: int = Field(default=2, gt=0)  # with devices: micro-batches that are made while one is trained on
+
+    @model_validator(mode="after")
+    def _heeded(self) -> Self:
+        if self.devices and self.mode != "online":
+            raise ValueError("devices needs mode online: a store is written by the training process, before it trains")
+        if "ahead" in self.model_fields_set and not self.devices:
+            raise ValueError("ahead needs devices: in the training process features are made when they are needed")
+        return self
 
 
 class DrafterRecipe(Section):

@@ -48,7 +48,7 @@ def load_target(
     Raises:
         TargetError: not found, not readable, of a kind that is not supported, or no such device.
     """
-    where = _device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    where = device_named(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     place = place_of(name)
     with quiet():
         try:
@@ -61,8 +61,12 @@ def load_target(
         return Target(model.to(where), tokenizer, name=name, packed=packed, rollback=rollback)
 
 
-def _device(name: str) -> torch.device:
-    """The device of a name, which torch can put something on."""
+def device_named(name: str) -> torch.device:
+    """The device of a name, which torch can put something on.
+
+    Raises:
+        TargetError: there is none here.
+    """
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError, NotImplementedError) as error:  # torch raises each of them

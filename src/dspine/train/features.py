@@ -8,7 +8,7 @@ two it is fed by (up to the store's dtype). How it lies on disk is `shards`' bus
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -95,6 +95,10 @@ class FeatureStore:
         """
         size = self.settings.hidden_size
         return collate([self._read(name) for name in sample_ids], (len(self.settings.taps) * size, size))
+
+    def stream(self, groups: Iterable[Sequence[str]]) -> Generator[SequenceBatch]:
+        """A batch of each group of sample ids, as `load` gives it, read when it is asked for."""
+        return (self.load(names) for names in groups)
 
     def _read(self, name: str) -> Encoded:
         place = self._places.get(name)

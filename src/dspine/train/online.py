@@ -6,14 +6,14 @@ know which of the two it is fed by. The target's forward is paid for in every ep
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
 
 import torch
 
 from dspine.progress import say
 from dspine.target.model import Target
-from dspine.train.responses import ResponseRow
+from dspine.train.responses import ResponseRow, TrainingSequence
 from dspine.train.sequences import Encoded, SequenceBatch, collate, encode, trainable
 from dspine.train.shards import DTYPES
 
@@ -56,8 +56,20 @@ class OnlineFeatures:
 
         A sample with a number that is not finite keeps its row, in which nothing is trained on, and `skipped` names it.
         """
+        return self.batch(encode(self.target, *self.asked(sample_ids)))
+
+    def stream(self, groups: Iterable[Sequence[str]]) -> Generator[SequenceBatch]:
+        """A batch of each group of sample ids, as `load` gives it, made when it is asked for."""
+        return (self.load(names) for names in groups)
+
+    def asked(self, sample_ids: Sequence[str]) -> tuple[list[TrainingSequence], tuple[int, ...], torch.dtype]:
+        """What the target is asked for these samples: `encode`'s arguments."""
+        return [self._sequences[name] for name in sample_ids], self.taps, self.dtype
+
+    def batch(self, samples: Iterable[Encoded]) -> SequenceBatch:
+        """What the target said of samples, as `load` gives it."""
         encoded, skipped = [], []
-        for sample in encode(self.target, [self._sequences[name] for name in sample_ids], self.taps, self.dtype):
+        for sample in samples:
             if sample.finite:
                 encoded.append(sample)
             else:

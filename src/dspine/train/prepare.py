@@ -22,12 +22,14 @@ from dspine.drafter.config import BackboneConfig
 from dspine.errors import ConfigError, DataError
 from dspine.target import Target, load_target
 from dspine.target.chat import render
+from dspine.train.apart import FeaturesApart, refuse_absent
 from dspine.train.beginning import begin
 from dspine.train.blocks import eligible_anchors
 from dspine.train.features import FeatureStore, write_features
 from dspine.train.materials import build, responses, selection
 from dspine.train.objectives.choice import objective_facts
 from dspine.train.online import OnlineFeatures
+from dspine.train.processes import ALONE, Processes
 from dspine.train.prompts import Prompt
 from dspine.train.responses import ResponseRow, TrainingSequence, responses_digest, training_sequences
 from dspine.train.trackers import refuse_missing
@@ -35,6 +37,9 @@ from dspine.train.vocabulary import coverage, most_frequent
 
 # What may differ between the sessions of one run: it changes no number.
 FREE = {"micro_batch", "recompute", "sharded", "bad_steps", "save_steps", "save_minutes", "keep", "trackers"}
+
+
+Features = FeatureStore | OnlineFeatures | FeaturesApart
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ class Prepared:
     recipe: Recipe
     target: Target
     drafter: Network
-    store: FeatureStore | OnlineFeatures
+    store: Features
     samples: list[str]
     unused: list[str]
     held_out: list[list[int]]
@@ -58,20 +63,24 @@ class Prepared:
     identity: dict[str, str] = field(default_factory=dict)
 
 
-def prepare(recipe: Recipe) -> Prepared:
+def prepare(recipe: Recipe, processes: Processes = ALONE) -> Prepared:
     """Load and make what a run needs, each where it is not there already.
+
+    Args:
+        processes: those that share the run, this one among them.
 
     Raises:
         ConfigError, DataError, TargetError: each says what is wrong in the recipe or its files.
         KeyboardInterrupt: passed on; whatever was made until then is there the next time.
     """
     refuse_missing(recipe.training.trackers)
+    refuse_absent(recipe.features.devices)
     build(recipe)
     target = load_target(recipe.target, dtype=getattr(torch, recipe.dtype) if recipe.dtype else None)
     rows = responses(recipe, target)
     held_out = held_out_prompts(recipe, target, {row.id for row in rows})
     drafter, share = build_drafter(recipe, target, rows)
-    store = _features(recipe, target, rows, drafter)
+    store = _features(recipe, target, rows, drafter, processes)
     sequences = training_sequences(rows, recipe.training.max_length)
     samples = [sequence.id for sequence in sequences if sequence.id in store.lengths and _anchored(sequence)]
     if not samples:
@@ -93,11 +102,14 @@ def prepare(recipe: Recipe) -> Prepared:
 
 
 def _features(
-    recipe: Recipe, target: Target, rows: Sequence[ResponseRow], drafter: Network
-) -> FeatureStore | OnlineFeatures:
+    recipe: Recipe, target: Target, rows: Sequence[ResponseRow], drafter: Network, processes: Processes
+) -> Features:
     asked, taps, longest = recipe.features, drafter.target_layer_ids, recipe.training.max_length
     if asked.mode == "online":
-        return OnlineFeatures(target, rows, taps, dtype=asked.dtype, max_length=longest)
+        online = OnlineFeatures(target, rows, taps, dtype=asked.dtype, max_length=longest)
+        if not asked.devices:
+            return online
+        return FeaturesApart(online, asked.devices[processes.local % len(asked.devices)], asked.ahead)
     return write_features(
         target,
         rows,

@@ -24,12 +24,13 @@ PATIENCE = timedelta(days=7)  # the others wait while the first answers prompts,
 class Processes:
     """This process's place among `count`; the first has rank 0.
 
-    device: where tensors lie that all processes sum.
+    device: where tensors lie that all processes sum. local: its place among those of this machine.
     """
 
     rank: int = 0
     count: int = 1
     device: str = "cpu"
+    local: int = 0
 
     @property
     def first(self) -> bool:
@@ -101,4 +102,4 @@ def join() -> Processes:
     from accelerate import PartialState
 
     state = PartialState(cpu=not torch.cuda.is_available(), timeout=PATIENCE)
-    return Processes(state.process_index, state.num_processes, str(state.device))
+    return Processes(state.process_index, state.num_processes, str(state.device), state.local_process_index)

@@ -21,6 +21,7 @@ from dspine.drafter.registry import KINDS
 from dspine.errors import DataError
 from dspine.target import Target, load_target
 from dspine.target.chat import template_digest
+from dspine.train.apart import refuse_absent
 from dspine.train.features import store_settings
 from dspine.train.materials import nothing_to_answer, refuse_unbuilt, selection
 from dspine.train.online import OnlineFeatures
@@ -39,7 +40,8 @@ class Rehearsal:
     """What a run would be. Times are of this machine as it was; bytes are those of one process.
 
     made_up: no responses are there yet, so sequences of the recipe's longest kind stand in for them.
-    target_seconds: of the target's forward for one step's sequences; 0 where a store has been written before.
+    target_seconds: of the target's forward for one step's sequences, on this process's device; 0 where a store has been
+        written before. apart: a process of its own takes them, while the step before is trained on.
     state_bytes: weights, gradients and moments, unsharded. peak_bytes: of this process while stepping.
     store_bytes: of the feature store on disk; 0 online.
     """
@@ -62,11 +64,13 @@ class Rehearsal:
     peak_bytes: int
     store_bytes: int
     device: str
+    apart: bool
 
     @property
     def hours(self) -> float:
-        """Of all steps in one process, measurements and checkpoints left out."""
-        return self.steps * (self.step_seconds + self.target_seconds) / 3600
+        """Of all steps in one training process, measurements and checkpoints left out."""
+        both = self.step_seconds, self.target_seconds
+        return self.steps * (max(both) if self.apart else sum(both)) / 3600
 
 
 def rehearse(recipe: str | Path, overrides: Sequence[str] = ()) -> Rehearsal:
@@ -78,6 +82,7 @@ def rehearse(recipe: str | Path, overrides: Sequence[str] = ()) -> Rehearsal:
     given = read_recipe(recipe, overrides)
     refuse_unbuilt(given)
     refuse_missing(given.training.trackers)
+    refuse_absent(given.features.devices)
     target = load_target(given.target, dtype=getattr(torch, given.dtype) if given.dtype else None)
     rows, made_up = _rows(given, target)
     if given.build.prompts is None or given.data.prompts.exists():
@@ -114,6 +119,7 @@ def rehearse(recipe: str | Path, overrides: Sequence[str] = ()) -> Rehearsal:
         peak_bytes=_peak(target.device),
         store_bytes=sum(map(settings.bytes_of, sequences)) if stored else 0,
         device=str(target.device),
+        apart=bool(given.features.devices),
     )
 
 
@@ -160,7 +166,8 @@ def _parts(trainer: Trainer, names: Sequence[str]) -> tuple[list[SequenceBatch],
     """One or two micro-batches, and how long the target took over them."""
     size, store = _micro(trainer.recipe), trainer.prepared.store
     started = time.monotonic()
-    parts = [store.load(names[at : at + size]).to(trainer.prepared.target.device) for at in range(0, len(names), size)]
+    groups = [names[at : at + size] for at in range(0, len(names), size)]
+    parts = [batch.to(trainer.prepared.target.device) for batch in store.stream(groups)]
     _wait(trainer.prepared.target.device)
     if trainer.setup.window_samples <= size:
         parts = parts[:1]  # a window in one pass, as the run takes it

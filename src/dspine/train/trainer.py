@@ -7,8 +7,10 @@ the same command is given again, and reaches the same numbers. Source: DSpine (a
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,6 @@ from dspine.train.objectives.choice import objective_for
 from dspine.train.objectives.objective import Moment
 from dspine.train.prepare import Prepared, prepare
 from dspine.train.processes import ALONE, Processes, join
-from dspine.train.sequences import SequenceBatch
 from dspine.train.state import Progress, checkpoints, load_state, save_state
 from dspine.train.trackers import Trackers
 from dspine.train.windows import epoch_windows, windows_per_epoch
@@ -62,7 +63,7 @@ def train(recipe: str | Path, overrides: Iterable[str] = (), *, resume: bool = T
     """
     processes = join()
     with processes.in_turn():
-        prepared = prepare(read_recipe(recipe, overrides))
+        prepared = prepare(read_recipe(recipe, overrides), processes)
     return Trainer(prepared, resume=resume, processes=processes).run()
 
 
@@ -83,12 +84,13 @@ class Trainer:
         self.progress = self._resume() if resume else Progress()
         self.delivery = Delivery(prepared, self.learner, self.progress, processes, warmup=self.warmup)
         self._bad_in_a_row = 0
-        self._epoch: tuple[int, list[list[int]]] | None = None
+        self._windows = lru_cache(maxsize=2)(self._windows_of)  # batches that are made ahead may be of the next epoch
+        self._batches = prepared.store.stream(self._asked())
 
     def run(self) -> Summary:
         """Train to the end, or to an interrupt; both leave a checkpoint."""
         self.recipe.output.mkdir(parents=True, exist_ok=True)
-        with self._journal() as journal:  # the folder is this run's alone from here on
+        with self._journal() as journal, closing(self._batches):  # the folder is this run's alone from here on
             if self.anew and self.processes.first:
                 for old in checkpoints(self.folder):
                     old.unlink()
@@ -159,7 +161,8 @@ class Trainer:
         """One optimiser step."""
         started = time.monotonic()
         moment = self.moment(self.progress.step)
-        parts = self._window(moment)
+        device = self.prepared.target.device
+        parts = [next(self._batches).to(device) for _ in self.window(self.progress.step)]
         self.learner.drafter.train()
         report = self.learner.step(parts, moment)
         broken = torch.tensor(sum(len(part.skipped) for part in parts))
@@ -189,20 +192,24 @@ class Trainer:
                 "Lower training.learning_rate, or look at these samples; the last checkpoint is good.",
             )
 
-    def _window(self, moment: Moment) -> list[SequenceBatch]:
-        """This process's sequences of a step, in micro-batches: it may have none.
+    def window(self, step: int) -> list[list[str]]:
+        """This process's sequences of a step (from 0), in micro-batches: it may have none.
 
         Lengths ascend in a window, so every n-th sequence is about as long as every other n-th.
         """
-        if self._epoch is None or self._epoch[0] != moment.epoch:
-            lengths = [self.prepared.store.lengths[name] for name in self.prepared.samples]
-            windows = epoch_windows(lengths, self.setup.window_samples, seed=self.setup.seed, epoch=moment.epoch)
-            self._epoch = moment.epoch, windows
-        window = self._epoch[1][moment.step % self.per_epoch]
+        window = self._windows(step // self.per_epoch)[step % self.per_epoch]
         names = [self.prepared.samples[index] for index in window[self.processes.rank :: self.processes.count]]
         size = self.setup.micro_batch or max(1, len(names))
-        device = self.prepared.target.device
-        return [self.prepared.store.load(names[at : at + size]).to(device) for at in range(0, len(names), size)]
+        return [names[at : at + size] for at in range(0, len(names), size)]
+
+    def _windows_of(self, epoch: int) -> list[list[int]]:
+        lengths = [self.prepared.store.lengths[name] for name in self.prepared.samples]
+        return epoch_windows(lengths, self.setup.window_samples, seed=self.setup.seed, epoch=epoch)
+
+    def _asked(self) -> Iterator[list[str]]:
+        """The micro-batches of all steps that are left."""
+        for step in range(self.progress.step, self.total):
+            yield from self.window(step)
 
     def _measures_now(self) -> bool:
         every = self.recipe.evaluate.every_steps
