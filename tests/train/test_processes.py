@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
+import yaml
+from accelerate import PartialState
 from tests.support.processes import run_together
 from tests.support.tiny_target import tiny_target
 from tests.train.test_trainer import log_of, recipe, steps_of  # noqa: F401  recipe is a fixture
@@ -14,7 +21,7 @@ from tests.train.test_trainer import log_of, recipe, steps_of  # noqa: F401  rec
 from dspine.checkpoint import load_drafter
 from dspine.errors import ConfigError
 from dspine.train import trainer as training
-from dspine.train.processes import ALONE, join
+from dspine.train.processes import ALONE, COUNTS, ONE_ALONE, join
 from dspine.train.state import checkpoints
 from dspine.train.trainer import Trainer, train
 
@@ -76,9 +83,85 @@ def test_two_processes_killed_and_gone_on_with_make_what_they_make_in_one_go(rec
         torch.testing.assert_close(theirs[name].float(), value.float(), rtol=0.05, atol=0.01, msg=name)
 
 
+def launched(monkeypatch, **variables):
+    """As a launcher leaves the environment."""
+    for name in (*COUNTS, *ONE_ALONE, "LOCAL_RANK", "RANK"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+
 def test_alone_nothing_is_joined(monkeypatch):
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    launched(monkeypatch)
+    assert join() is ALONE
+    launched(monkeypatch, ACCELERATE_USE_CPU="True", ACCELERATE_MIXED_PRECISION="no")  # --num_processes 1
+    assert join() is ALONE
+    launched(monkeypatch, WORLD_SIZE="1", MASTER_PORT="29500")
     assert join() is ALONE
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     with pytest.raises(ConfigError, match=r"training\.sharded"):
         join()
+
+
+def test_a_launcher_that_starts_one_process_where_several_were_asked_for_is_named(monkeypatch):
+    launched(monkeypatch, ACCELERATE_USE_CPU="True", ACCELERATE_MIXED_PRECISION="no", MASTER_PORT="29500")
+    with pytest.raises(ConfigError, match="several processes and started this one alone") as caught:
+        join()
+    assert "accelerate launch --multi_gpu" in str(caught.value)
+
+
+def by_mpi(rank, folder, port):
+    """What MPI tells a process, and nothing else."""
+    torch.set_num_threads(1)
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        os.environ.pop(name, None)
+    names = {"RANK": rank, "SIZE": 2, "LOCAL_RANK": rank, "LOCAL_SIZE": 2}
+    os.environ |= {f"OMPI_COMM_WORLD_{name}": str(value) for name, value in names.items()}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    PartialState._reset_state()
+    processes = join()
+    torch.save((processes.rank, processes.local, processes.most(10 + rank)), folder / f"mpi-{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+def test_processes_of_mpi_are_joined(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context = multiprocessing.get_context("fork")
+    children = [context.Process(target=by_mpi, args=(rank, tmp_path, port)) for rank in range(2)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(60)
+    assert [torch.load(tmp_path / f"mpi-{rank}.pt") for rank in range(2)] == [(0, 0, 11), (1, 1, 11)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("launcher", "code", "said"),
+    [
+        (("torchrun", "--nproc-per-node", "2"), 0, "in each of 2 processes"),
+        (("accelerate", "launch", "--multi_gpu", "--num_processes", "2"), 0, "in each of 2 processes"),
+        (("accelerate", "launch", "--cpu", "--num_processes", "2"), 1, "started this one alone"),
+    ],
+    ids=["torchrun", "accelerate", "accelerate-cpu"],
+)
+def test_the_documented_launchers(tmp_path, launcher, code, said):
+    """On the nano target, as docs/training.md writes the commands."""
+    content = {
+        "target": "nano",
+        "output": str(tmp_path / "run"),
+        "build": {"prompts": {"builder": "nano", "count": 60}},
+        "data": {"max_new_tokens": 24},
+        "drafter": {"mask_token": "<|mask|>", "num_hidden_layers": 1, "block_size": 4},
+        "training": {"steps": 3, "window_samples": 6, "anchors_per_sample": 4},
+    }
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(content))
+    program = Path(sys.executable).with_name(launcher[0])
+    command = [program, *launcher[1:], "-m", "dspine", "train", path]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert (tmp_path / "run" / "drafter").exists() == (code == 0)

@@ -1,7 +1,8 @@
 """The processes of a run: which one this is, and what all of them sum and decide together.
 
 One rule: every process reaches the same numbers and the same decisions; the first one alone writes. They are launched
-by `torchrun` or `accelerate launch --multi_gpu`, one a device; a process that was launched alone talks to nobody.
+by `torchrun`, by `accelerate launch --multi_gpu` (on a CPU too) or by MPI, one a device; a process that was launched
+alone talks to nobody, and one that was to have company and has none says so.
 """
 
 from __future__ import annotations
@@ -18,6 +19,12 @@ from torch import Tensor, distributed
 from dspine.errors import ConfigError
 
 PATIENCE = timedelta(days=7)  # the others wait while the first answers prompts, writes features or measures tau
+
+# Where launchers say how many processes there are: torchrun and accelerate, then implementations of MPI.
+COUNTS = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+# What accelerate sets where it was asked for several processes and starts one.
+ONE_ALONE = {"ACCELERATE_USE_CPU", "ACCELERATE_MIXED_PRECISION", "MASTER_PORT"}
+WHAT = "--num_processes N -m dspine train RECIPE"
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,8 @@ def join() -> Processes:
     """The processes that this one was launched with; itself where it was launched alone.
 
     Raises:
-        ConfigError: the launcher was told to wrap the model in its own way.
+        ConfigError: the launcher was told to wrap the model in its own way, or started one process where it was asked
+            for several.
     """
     for flag in ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"):
         if os.environ.get(flag, "false").lower() == "true":
@@ -97,9 +105,22 @@ def join() -> Processes:
                 f"the launcher asks for {flag.removeprefix('ACCELERATE_USE_')}, which the recipe decides",
                 "Launch with --multi_gpu alone, and set training.sharded: true to share out weights.",
             )
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    launched = next((int(os.environ[name]) for name in COUNTS if name in os.environ), None)
+    if launched is None and os.environ.keys() >= ONE_ALONE:
+        raise ConfigError(
+            "accelerate launch was asked for several processes and started this one alone, as it does with --cpu and "
+            "without --multi_gpu",
+            f"For several: accelerate launch --multi_gpu {WHAT}, on a CPU too, or torchrun --nproc-per-node N -m "
+            "dspine train RECIPE. For one: dspine train RECIPE.",
+        )
+    if launched in (None, 1):
         return ALONE
     from accelerate import PartialState
 
     state = PartialState(cpu=not torch.cuda.is_available(), timeout=PATIENCE)
+    if state.num_processes != launched:
+        raise ConfigError(
+            f"{launched} processes were launched, of which this one sees {state.num_processes}",
+            f"Launch them with torchrun or with accelerate launch --multi_gpu {WHAT}.",
+        )
     return Processes(state.process_index, state.num_processes, str(state.device), state.local_process_index)
