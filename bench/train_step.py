@@ -95,7 +95,7 @@ class PlainObjective(DSpineObjective):
             (w * (1 - cosines)).sum(),
         ]
         counts = [w.sum(), w.sum(), (w * hit.any(-1)).sum(), (w * heavy).sum(), w.sum()]
-        return Terms(torch.stack(sums), torch.stack(counts), torch.zeros(3, drafter.candidates, device=w.device))
+        return Terms(torch.stack(sums), torch.stack(counts), torch.zeros(4, drafter.candidates, device=w.device))
 
 
 def learner_of(size: Size, version: str, device: str, precision: torch.dtype) -> Learner:

@@ -16,6 +16,7 @@ from torch import Tensor
 from dspine.config import ObjectiveRecipe
 from dspine.drafter.registry import Network
 from dspine.train.blocks import Blocks
+from dspine.train.objectives import row_losses
 from dspine.train.objectives.dflash import DFlashObjective, DFlashWeights
 from dspine.train.objectives.dflash2 import DFlash2Objective, DFlash2Weights
 from dspine.train.objectives.domino import DominoObjective, DominoWeights
@@ -140,3 +141,28 @@ def test_the_drafter_learns_nothing_from_it(case: str) -> None:
 
 def test_a_recipe_needs_no_word_more() -> None:
     assert ObjectiveRecipe().given() == {}
+
+
+@pytest.mark.parametrize("confident", [False, True], ids=["watched", "all"])
+@pytest.mark.parametrize("case", [case for case in OPTIONAL if case != "eagle3"])
+def test_acceptance_by_place_is_what_the_laws_share(
+    case: str, confident: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all rows where the target's law is at hand, else of those whose anchors stand at some positions."""
+    monkeypatch.setattr(row_losses, "WATCHED", 2)
+    drafter, objective, batch, blocks = setting(case, confidence=confident)
+    found = objective.terms(batch, blocks, MOMENT)
+    inner = drafter.blocks(batch.features, batch.lengths, blocks.anchors, blocks.tokens)
+    every = confident or case.startswith("dspine")
+    shared: list[list[float]] = [[] for _ in range(drafter.candidates)]
+    for n, a, t in blocks.supervised.nonzero().tolist():
+        anchor = int(blocks.anchors[n, a])
+        if every or anchor % 2 == 0:
+            p = (drafter.head.double() @ batch.hidden[n, anchor + t] - batch.lse[n, anchor + t]).exp()
+            q = law_at(drafter, case, inner, blocks, (n, a, t)).detach()
+            shared[t].append(float(torch.minimum(p, q).sum()))
+    assert 0 < sum(map(len, shared)) <= int(blocks.supervised.sum())
+    expected = [sum(those) / len(those) if those else None for those in shared]
+    assert found.by_place()[1] == pytest.approx(expected, abs=1e-6)  # the law's log-sum-exp is kept in float32
+    if not every:
+        assert sum(map(len, shared)) < int(blocks.supervised.sum())

@@ -79,13 +79,14 @@ class FeaturesRecipe(Section):
     # online: the target runs in a process of its own on one of these, which the training processes of a machine take in
     # turn; not given: in the training process, on its device.
     devices: tuple[str, ...] = ()
-    ahead: int = Field(default=2, gt=0)  # with devices: micro-batches that are made while one is trained on
+    # With devices: micro-batches that are made, or being made, while one is trained on; not given: 2.
+    ahead: int | None = Field(default=None, gt=0)
 
     @model_validator(mode="after")
     def _heeded(self) -> Self:
         if self.devices and self.mode != "online":
             raise ValueError("devices needs mode online: a store is written by the training process, before it trains")
-        if "ahead" in self.model_fields_set and not self.devices:
+        if self.ahead is not None and not self.devices:
             raise ValueError("ahead needs devices: in the training process features are made when they are needed")
         return self
 
@@ -157,6 +158,7 @@ class TrainingRecipe(Section):
     precision: Literal["float32", "bfloat16"] = "float32"  # of the matrix products; weights stay float32
     recompute: bool = False  # keep a draft layer's input alone, run it again for the gradient: less memory, more time
     sharded: bool = False  # several processes share out weights, gradients and moments (FSDP2); else each has all
+    only: Literal["confidence"] | None = None  # train the confidence head of drafter.start_from and nothing else
     seed: int = 0
     bad_steps: int = Field(default=10, gt=0)  # steps in a row without a finite gradient that end the run
     save_steps: int = Field(default=500, gt=0)
@@ -213,6 +215,25 @@ class Recipe(Section):
     def _built_here(self) -> Self:
         if self.build.target is not None and Path(self.target) != self.output / "target":
             raise ValueError("target and build.target exclude each other: a target that is built lies in the output")
+        return self
+
+    @model_validator(mode="after")
+    def _confidence_alone(self) -> Self:
+        if self.training.only is None:
+            return self
+        if self.drafter.start_from is None:
+            raise ValueError("training.only needs drafter.start_from: a drafter whose confidence is trained")
+        if self.drafter.confidence is False:
+            raise ValueError("training.only: confidence and drafter.confidence: false exclude each other")
+        idle = [
+            f"objective.{name}"
+            for name in self.objective.model_dump(exclude_defaults=True)
+            if name not in ("gamma", "chunk")
+        ]
+        if self.drafter.draft_vocabulary is not None:
+            idle.append("drafter.draft_vocabulary")
+        if idle:
+            raise ValueError(f"{', '.join(idle)} would change nothing where only the confidence is trained")
         return self
 
     @model_validator(mode="after")

@@ -59,7 +59,7 @@ class Delivery:
             objective=objective_for(drafter, self.recipe, torch.float32),
         )
         self._tell(acceptance, journal)
-        better = acceptance.tau > self.progress.best_tau
+        better = acceptance.tau >= self.progress.best_tau  # of equals the later: a confidence may have learned
         if better:
             self.progress.best_tau, self.progress.best_step = acceptance.tau, self.progress.step
             self._write(drafter, "best", acceptance)
@@ -90,8 +90,14 @@ class Delivery:
     def _write(self, drafter: Network, name: str, acceptance: Acceptance | None) -> None:
         """Save a drafter and its card in the folder `name` of the run."""
         folder, facts = self.recipe.output / name, self._facts(acceptance)
-        thinking = self.recipe.data.thinking
-        save_drafter(drafter.eval(), folder, target=self.prepared.target, training=facts, thinking=thinking)
+        save_drafter(
+            drafter.eval(),
+            folder,
+            target=self.prepared.target,
+            training=facts,
+            thinking=self.recipe.data.thinking,
+            dtype=_format(drafter),
+        )
         write_card(self.prepared, folder, facts)
 
     def _facts(self, acceptance: Acceptance | None) -> dict[str, Any]:
@@ -113,5 +119,12 @@ class Delivery:
             **objective_facts(self.recipe.drafter.kind, self.recipe.objective),
             **({} if heard is None else {"replacement_layers": heard}),
             **self.recipe.drafter.beginnings(),
-            **self.recipe.training.model_dump(mode="json", exclude=FREE | {"steps", "epochs"}),
+            **self.recipe.training.model_dump(mode="json", exclude=FREE | {"steps", "epochs"}, exclude_none=True),
         }
+
+
+def _format(drafter: Network) -> torch.dtype:
+    """What a drafter is saved in: bfloat16, unless that would change weights that are not trained."""
+    frozen = [parameter for parameter in drafter.parameters() if not parameter.requires_grad]
+    exact = all(torch.equal(parameter, parameter.bfloat16().to(parameter.dtype)) for parameter in frozen)
+    return torch.bfloat16 if exact else torch.float32

@@ -36,7 +36,7 @@ class StepReport:
     blocks: int
     tokens: int
     match: list[float]
-    acceptance: list[float] | None
+    acceptance: list[float | None]
     bad: tuple[str, ...] = ()
 
 
@@ -44,7 +44,7 @@ class Learner:
     """A drafter, its optimiser and its objective.
 
     Args:
-        drafter: float32 (or float64) weights; trained in place.
+        drafter: float32 (or float64) weights; those that require a gradient are trained in place.
         objective: what it is trained for.
         clip: largest norm of the gradient.
         anchors_per_sample: blocks drawn of a sequence, at most.
@@ -73,7 +73,8 @@ class Learner:
         self.seed = seed
         self.processes = processes
         self.together = Together(drafter, self._compute, processes, sharded=sharded)
-        self.optimizer = torch.optim.AdamW(drafter.parameters(), lr=0.0, weight_decay=0.0, fused=True)
+        trained = [parameter for parameter in drafter.parameters() if parameter.requires_grad]
+        self.optimizer = torch.optim.AdamW(trained, lr=0.0, weight_decay=0.0, fused=True)
 
     def step(self, parts: Sequence[SequenceBatch], moment: Moment) -> StepReport:
         """Move the weights by one window; where its loss or gradient is not finite they stay, bit for bit.

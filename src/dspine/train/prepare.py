@@ -9,15 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence, Set
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dspine.checkpoint import check_mask_token, drafter_digest, load_drafter
+from dspine.checkpoint import check_mask_token, drafter_digest
 from dspine.config import Recipe
-from dspine.drafter import KINDS, DSpine, DSpineConfig, Network, kind_of
+from dspine.drafter import KINDS, DSpineConfig, Network
 from dspine.drafter.config import BackboneConfig
 from dspine.errors import ConfigError, DataError
 from dspine.target import Target, load_target
@@ -32,6 +32,7 @@ from dspine.train.online import OnlineFeatures
 from dspine.train.processes import ALONE, Processes
 from dspine.train.prompts import Prompt
 from dspine.train.responses import ResponseRow, TrainingSequence, responses_digest, training_sequences
+from dspine.train.start import starting_point, take_over, with_confidence
 from dspine.train.trackers import refuse_missing
 from dspine.train.vocabulary import coverage, most_frequent
 
@@ -109,7 +110,7 @@ def _features(
         online = OnlineFeatures(target, rows, taps, dtype=asked.dtype, max_length=longest)
         if not asked.devices:
             return online
-        return FeaturesApart(online, asked.devices[processes.local % len(asked.devices)], asked.ahead)
+        return FeaturesApart(online, asked.devices[processes.local % len(asked.devices)], asked.ahead or 2)
     return write_features(
         target,
         rows,
@@ -128,14 +129,13 @@ def build_drafter(recipe: Recipe, target: Target, rows: Sequence[ResponseRow]) -
         ConfigError: no such kind, or a drafter to start from that has other sizes.
         CheckpointError: one that cannot be read, or is not this target's.
     """
-    config = drafter_config(recipe, target)
-    kind = KINDS[recipe.drafter.kind]
+    start = starting_point(recipe, target)
     answers = [row.response_ids for row in rows]
-    ids: Tensor | None = None
-    if recipe.drafter.draft_vocabulary is not None:
-        ids = most_frequent(
-            answers, recipe.drafter.draft_vocabulary, eos_ids=target.eos_ids, vocab_size=target.vocab_size
-        ).to(target.device)
+    if start is not None and recipe.training.only is not None:
+        config, ids = with_confidence(recipe, start, mask_id(target, recipe.drafter.mask_token)), start.draft_ids
+    else:
+        config, ids = drafter_config(recipe, target), _draft_ids(recipe, target, answers)
+    kind = KINDS[recipe.drafter.kind]
     head = target.head_weight.detach().float()
     with torch.random.fork_rng():
         torch.manual_seed(recipe.training.seed)
@@ -146,14 +146,16 @@ def build_drafter(recipe: Recipe, target: Target, rows: Sequence[ResponseRow]) -
         else:
             drafter = kind.build(config, target.embedding, head, ids)
     drafter = drafter.to(target.device)
-    if recipe.drafter.start_from is not None:
-        if given := recipe.drafter.beginnings():
-            raise ConfigError(
-                f"drafter.start_from brings what {' and '.join(given)} would choose",
-                "Give the one or the other.",
-            )
-        _start_from(recipe.drafter.start_from, drafter, target)
+    if start is not None:
+        take_over(recipe, drafter, start)
     return drafter, 1.0 if ids is None else coverage(answers, ids)
+
+
+def _draft_ids(recipe: Recipe, target: Target, answers: Sequence[Sequence[int]]) -> Tensor | None:
+    size = recipe.drafter.draft_vocabulary
+    if size is None:
+        return None
+    return most_frequent(answers, size, eos_ids=target.eos_ids, vocab_size=target.vocab_size).to(target.device)
 
 
 def drafter_config(recipe: Recipe, target: Target) -> BackboneConfig:
@@ -168,25 +170,6 @@ def drafter_config(recipe: Recipe, target: Target) -> BackboneConfig:
         raise ConfigError(f"drafter.kind is {recipe.drafter.kind!r}", f"Known: {', '.join(KINDS)}.")
     mask = mask_id(target, recipe.drafter.mask_token)
     return kind.config.for_target(target.facts, mask, **recipe.drafter.sizes())
-
-
-def _start_from(name: str, drafter: Network, target: Target) -> None:
-    """Take over the weights of another drafter; the draft vocabulary is no part of them."""
-    given = load_drafter(name, target, dtype=torch.float32, packed=False)
-    if type(given) is not type(drafter):
-        raise ConfigError(
-            f"drafter.start_from {name} is a {KINDS[kind_of(given)].title} drafter",
-            "Name one of this recipe's kind, or leave start_from out.",
-        )
-    ours, theirs = asdict(drafter.config), asdict(given.config)
-    if differing := [key for key in ours if ours[key] != theirs[key]]:
-        raise ConfigError(
-            f"drafter.start_from {name} has another {', '.join(f'{k} ({theirs[k]})' for k in differing)}",
-            "Give this recipe the same sizes, or leave start_from out.",
-        )
-    drafter.load_state_dict(given.state_dict())
-    if isinstance(drafter, DSpine) and isinstance(given, DSpine):
-        drafter.space = given.space  # the very one it was trained with
 
 
 def mask_id(target: Target, token: str | int) -> int:
@@ -253,7 +236,7 @@ def _identity(recipe: Recipe, target: Target, drafter: Network, rows: Sequence[R
     if given := recipe.drafter.beginnings():
         built.append(given)
     joined = len(rows) - len(training_sequences(rows))
-    training = recipe.training.model_dump(exclude=FREE)
+    training = recipe.training.model_dump(exclude=FREE if recipe.training.only else FREE | {"only"})
     if recipe.features.dtype != "bfloat16":
         training["features"] = recipe.features.dtype
     return {

@@ -29,6 +29,7 @@ from dspine.train.objectives.choice import objective_for
 from dspine.train.objectives.objective import Moment
 from dspine.train.prepare import Prepared, prepare
 from dspine.train.processes import ALONE, Processes, join
+from dspine.train.start import freeze_all_but_confidence
 from dspine.train.state import Progress, checkpoints, load_state, save_state
 from dspine.train.trackers import Trackers
 from dspine.train.windows import epoch_windows, windows_per_epoch
@@ -127,6 +128,8 @@ class Trainer:
     def moment(self, step: int) -> Moment:
         """What the schedules say at a step (from 0)."""
         goal = self.recipe.objective.settled()
+        # A confidence is of drafts as they are made, and then nobody knows the correct predecessors.
+        replaced = goal.replacement_probability if self.setup.only is None else 0.0
         return Moment(
             step=step,
             epoch=step // self.per_epoch,
@@ -135,7 +138,7 @@ class Trainer:
             replacement=replacement_probability(
                 step,
                 total=self.total,
-                probability=goal.replacement_probability,
+                probability=replaced,
                 hold=goal.replacement_hold_ratio,
                 end=goal.replacement_end_ratio,
             ),
@@ -224,7 +227,8 @@ class Trainer:
         return acceptance
 
     def _greet(self, journal: Journal) -> None:
-        sizes = f"{sum(p.numel() for p in self.learner.drafter.parameters()) / 1e6:.1f}M parameters"
+        count = sum(p.numel() for p in self.learner.drafter.parameters() if p.requires_grad)
+        sizes = f"{count / 1e6:.1f}M parameters" if self.setup.only is None else f"the confidence's {count} parameters"
         if self.processes.count > 1:
             sizes += f", {'shared out over' if self.setup.sharded else 'in each of'} {self.processes.count} processes,"
         unused = f", {len(self.prepared.unused)} without an anchor" if self.prepared.unused else ""
@@ -259,6 +263,8 @@ def make_learner(prepared: Prepared, processes: Processes = ALONE) -> Learner:
                 "Leave it out, and lower training.micro_batch where memory is short.",
             )
         prepared.drafter.backbone.recompute = True
+    if recipe.training.only is not None:
+        freeze_all_but_confidence(prepared.drafter)
     return Learner(
         prepared.drafter,
         objective_for(prepared.drafter, recipe, precision),
@@ -279,7 +285,7 @@ def _line(moment: Moment, schedule: dict[str, float], report: StepReport, second
         **schedule,
         "gradient_norm": report.gradient_norm,
         "match_by_place": [round(share, 4) for share in report.match],
-        **({} if report.acceptance is None else {"acceptance_by_place": [round(a, 4) for a in report.acceptance]}),
+        "acceptance_by_place": [None if share is None else round(share, 4) for share in report.acceptance],
         "blocks": report.blocks,
         "tokens": report.tokens,
         "seconds": round(seconds, 4),
@@ -290,5 +296,6 @@ def _line(moment: Moment, schedule: dict[str, float], report: StepReport, second
 def _gist(report: StepReport, seconds: float) -> str:
     labels = {"ce": "CE", "base_ce": "base CE", "l1": "ℓ1", "refined_l1": "refined ℓ1"}
     labels |= {"selector_ce": "selector CE", "recall": "recall", "ce_1": "CE of step 1"}
+    labels |= {"confidence": "confidence"}
     shown = [f"{label} {report.means[name]:.3f}" for name, label in labels.items() if name in report.means]
     return "  ".join([*shown, f"{seconds:.2f} s"])

@@ -20,7 +20,7 @@ from dspine.drafter.parallel import ParallelDrafter
 from dspine.train.blocks import Blocks
 from dspine.train.objectives import confidence
 from dspine.train.objectives.objective import Moment, Terms, normalise
-from dspine.train.objectives.row_losses import Rows, row_losses
+from dspine.train.objectives.row_losses import Rows, row_losses, watch
 from dspine.train.objectives.vocabulary_loss import DraftVocabulary, Teacher
 from dspine.train.sequences import SequenceBatch
 
@@ -53,14 +53,10 @@ class DFlashObjective:
         states = self.drafter.blocks(batch.features, batch.lengths, blocks.anchors, blocks.tokens)
         dtype = torch.promote_types(states.dtype, torch.float32)
         rows = Rows.of(blocks, self.vocabulary, self.weights.gamma, dtype)
-        found = row_losses(
-            states[rows.index],
-            self.vocabulary,
-            rows.labels,
-            dtype,
-            chunk=self.weights.chunk,
-            teacher=rows.teacher(blocks, Teacher(batch.hidden, batch.lse)) if self.drafter.confident else None,
-        )
+        hidden, law, chunk = states[rows.index], Teacher(batch.hidden, batch.lse), self.weights.chunk
+        teacher = rows.teacher(blocks, law) if self.drafter.confident else None
+        found = row_losses(hidden, self.vocabulary, rows.labels, dtype, chunk=chunk, teacher=teacher)
+        told, seen = (found, None) if teacher else watch(hidden, self.vocabulary, rows, blocks, law, chunk=chunk)
         ce = found.ce
         sums, denominators = [(rows.counted * ce).sum()], [rows.counted.sum()]
         if self.weights.dpace is not None:
@@ -74,7 +70,8 @@ class DFlashObjective:
             lost = confidence.confidence_loss(logits[rows.index], confidence.overlap_of(found.l1))
             sums.append((rows.weights * lost).sum())
             denominators.append(rows.weights.sum())
-        return Terms(torch.stack(sums), torch.stack(denominators), rows.places(blocks, found.candidates[:, 0]))
+        places = rows.places(blocks, found.candidates[:, 0], confidence.overlap_of(told.l1.detach()), seen)
+        return Terms(torch.stack(sums), torch.stack(denominators), places)
 
     def loss(self, part: Terms, window: Terms, moment: Moment) -> Tensor:
         means = normalise(part.sums, window.denominators)

@@ -12,6 +12,7 @@ The predecessor is the correct token. The selector's term reaches the backbone t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from dspine.drafter.parallel import ParallelDrafter
 from dspine.train.blocks import Blocks
 from dspine.train.objectives import confidence
 from dspine.train.objectives.objective import Moment, Terms, normalise
-from dspine.train.objectives.row_losses import Rows, row_losses
+from dspine.train.objectives.row_losses import Rows, row_losses, watch
 from dspine.train.objectives.vocabulary_loss import DraftVocabulary, Teacher
 from dspine.train.sequences import SequenceBatch
 
@@ -53,17 +54,12 @@ class DFlash2Objective:
         states = self.drafter.blocks(batch.features, batch.lengths, blocks.anchors, blocks.tokens)
         dtype = torch.promote_types(states.dtype, torch.float32)
         rows = Rows.of(blocks, self.vocabulary, self.weights.gamma, dtype)
-        hidden = states[rows.index]
+        hidden, law = states[rows.index], Teacher(batch.hidden, batch.lse)
         count = min(self.drafter.selection.top_k, len(self.vocabulary.head))
-        found = row_losses(
-            hidden,
-            self.vocabulary,
-            rows.labels,
-            dtype,
-            chunk=self.weights.chunk,
-            candidates=count,
-            teacher=rows.teacher(blocks, Teacher(batch.hidden, batch.lse)) if self.drafter.confident else None,
-        )
+        how: dict[str, Any] = {"chunk": self.weights.chunk, "candidates": count}
+        teacher = rows.teacher(blocks, law) if self.drafter.confident else None
+        found = row_losses(hidden, self.vocabulary, rows.labels, dtype, teacher=teacher, **how)
+        told, seen = (found, None) if teacher else watch(hidden, self.vocabulary, rows, blocks, law, **how)
         with torch.autocast(hidden.device.type, enabled=False):  # K scores a row: small, so exact
             before = blocks.predecessors[rows.index][:, None]
             added = self.drafter.selection.candidate_selector(hidden.to(dtype), before, found.candidates)[:, 0]
@@ -73,13 +69,14 @@ class DFlash2Objective:
         selector_ce = -(rows.weights * torch.where(hit, log_q, 0.0).sum(-1)).sum()
         sums = [(rows.counted * found.ce).sum(), selector_ce, reached]
         denominators = [rows.counted.sum(), reached, rows.weights.sum()]
+        q = log_q.detach().exp()
+        overlap = confidence.shared_mass(told.candidate_probs, q if seen is None else q[seen])
         logits = self.drafter.confidence_logits(states, blocks.predecessors)
         if logits is not None:
-            overlap = confidence.shared_mass(found.candidate_probs, log_q.exp())
             sums.append((rows.weights * confidence.confidence_loss(logits[rows.index], overlap)).sum())
             denominators.append(rows.weights.sum())
         likeliest = found.candidates.gather(1, log_q.argmax(-1, keepdim=True))[:, 0]
-        return Terms(torch.stack(sums), torch.stack(denominators), rows.places(blocks, likeliest))
+        return Terms(torch.stack(sums), torch.stack(denominators), rows.places(blocks, likeliest, overlap, seen))
 
     def loss(self, part: Terms, window: Terms, moment: Moment) -> Tensor:
         ce, selector_ce, _, *beside = normalise(part.sums, window.denominators)

@@ -11,6 +11,7 @@ default is 0.5. While λ is 1, the head's gradient is 0.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from dspine.drafter.parallel import ParallelDrafter
 from dspine.train.blocks import Blocks
 from dspine.train.objectives import confidence
 from dspine.train.objectives.objective import Moment, Terms, normalise
-from dspine.train.objectives.row_losses import Correction, Rows, row_losses
+from dspine.train.objectives.row_losses import Correction, Rows, row_losses, watch
 from dspine.train.objectives.vocabulary_loss import DraftVocabulary, Teacher
 from dspine.train.sequences import SequenceBatch
 
@@ -58,16 +59,12 @@ class DominoObjective:
         vectors = self.drafter.selection.correction(states, blocks.predecessors)
         dtype = torch.promote_types(states.dtype, torch.float32)
         rows = Rows.of(blocks, self.vocabulary, self.weights.gamma, dtype)
-        correction = Correction(vectors[rows.index], self.drafter.selection.correction_head)
-        found = row_losses(
-            states[rows.index],
-            self.vocabulary,
-            rows.labels,
-            dtype,
-            chunk=self.weights.chunk,
-            correction=correction,
-            teacher=rows.teacher(blocks, Teacher(batch.hidden, batch.lse)) if self.drafter.confident else None,
-        )
+        hidden, law = states[rows.index], Teacher(batch.hidden, batch.lse)
+        how: dict[str, Any] = {"chunk": self.weights.chunk}
+        how["correction"] = Correction(vectors[rows.index], self.drafter.selection.correction_head)
+        teacher = rows.teacher(blocks, law) if self.drafter.confident else None
+        found = row_losses(hidden, self.vocabulary, rows.labels, dtype, teacher=teacher, **how)
+        told, seen = (found, None) if teacher else watch(hidden, self.vocabulary, rows, blocks, law, **how)
         sums = [(rows.counted * ce).sum() for ce in (found.ce, found.base_ce)]
         denominators = [rows.counted.sum()] * 2
         logits = self.drafter.confidence_logits(states, blocks.predecessors)
@@ -75,7 +72,8 @@ class DominoObjective:
             lost = confidence.confidence_loss(logits[rows.index], confidence.overlap_of(found.l1))
             sums.append((rows.weights * lost).sum())
             denominators.append(rows.weights.sum())
-        return Terms(torch.stack(sums), torch.stack(denominators), rows.places(blocks, found.candidates[:, 0]))
+        places = rows.places(blocks, found.candidates[:, 0], confidence.overlap_of(told.l1.detach()), seen)
+        return Terms(torch.stack(sums), torch.stack(denominators), places)
 
     def loss(self, part: Terms, window: Terms, moment: Moment) -> Tensor:
         corrected, base, *beside = normalise(part.sums, window.denominators)

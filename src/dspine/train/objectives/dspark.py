@@ -68,7 +68,7 @@ class DSparkObjective:
             confidence = confidence_loss(logits[rows.index], overlap_of(found.l1))
         sums = (rows.counted * found.ce, rows.weights * found.l1, rows.weights * confidence)
         counts = (rows.counted, rows.weights, rows.weights)
-        places = rows.places(blocks, found.candidates[:, 0], 1 - found.l1.detach() / 2)
+        places = rows.places(blocks, found.candidates[:, 0], overlap_of(found.l1.detach()))
         return Terms(torch.stack([s.sum() for s in sums]), torch.stack([c.sum() for c in counts]), places)
 
     def loss(self, part: Terms, window: Terms, moment: Moment) -> Tensor:

@@ -173,8 +173,7 @@ def dspine_terms(
         codes: (V, r) transfer codes, zero or unit rows.
         candidates: K, the size of the ordinary output's candidate sets.
     """
-    dtype = torch.promote_types(states.hidden.dtype, torch.float32)
-    rows = Rows.of(blocks, vocabulary, weights.gamma, dtype)
+    rows = Rows.of(blocks, vocabulary, weights.gamma, torch.promote_types(states.hidden.dtype, torch.float32))
     hidden, law, w = states.hidden[rows.index], rows.teacher(blocks, teacher), rows.weights
     ordinary = ordinary_terms(hidden, vocabulary, rows.labels, w, law, candidates=candidates, chunk=weights.chunk)
     refined = _refined(drafter, states, blocks, rows, ordinary, weights) if drafter.refines else None
@@ -182,19 +181,13 @@ def dspine_terms(
     pairs = [(ordinary.ce, rows.counted.sum()), (ordinary.l1, w.sum())]
     pairs += [nothing, nothing] if refined is None else [refined.ce, refined.l1]
     pairs.append(_alignment(drafter, vocabulary, states, rows, codes, weights))
+    overlap = confidence.overlap_of(ordinary.apart) if refined is None else refined.overlap
     if drafter.confidence_head is not None:
-        if refined is None:
-            with torch.no_grad():
-                found = row_losses(hidden, vocabulary, rows.labels, dtype, chunk=weights.chunk, teacher=law)
-            overlap, seen = confidence.overlap_of(found.l1), hidden
-        else:
-            overlap, seen = refined.overlap, refined.hidden
+        seen = hidden if refined is None else refined.hidden
         doubt = confidence.confidence_loss(drafter.confidence_head(seen.detach()), overlap)
         pairs.append(((w * doubt).sum(), w.sum()))
-    if refined is None:
-        places = rows.places(blocks, ordinary.candidates[:, 0])
-    else:
-        places = rows.places(blocks, refined.likeliest, refined.overlap)
+    likeliest = ordinary.candidates[:, 0] if refined is None else refined.likeliest
+    places = rows.places(blocks, likeliest, overlap)
     sums, denominators = (torch.stack(side) for side in zip(*pairs, strict=True))
     return Terms(sums, denominators, places)
 

@@ -38,8 +38,8 @@ class Terms:
 
     sums, denominators: (k,) weighted sums of an objective's terms and what they are divided by, in the order of its
         `names`.
-    places: (3, M) by place, unweighted and without gradient: labels; how many of them were the drafter's likeliest
-        token; and Σ (1 - TV(q, p)), the chance that a draw would be accepted (NaN where p is not at hand).
+    places: (4, M) by place, unweighted and without gradient: labels; how many of them were the drafter's likeliest
+        token; Σ (1 - TV(q, p)), the chance that a draw would be accepted; and over how many labels that sum is.
     """
 
     sums: Tensor
@@ -59,28 +59,26 @@ class Terms:
         """(k,) means; a term without valid rows is 0."""
         return normalise(self.sums, self.denominators)
 
-    def by_place(self) -> tuple[list[float], list[float] | None]:
-        """Share of labels that were the drafter's likeliest token, and mean 1 - TV, place by place."""
-        labels, matches, overlap = self.places
-        shares = normalise(matches, labels).tolist()
-        return shares, None if overlap.isnan().any() else normalise(overlap, labels).tolist()
+    def by_place(self) -> tuple[list[float], list[float | None]]:
+        """Share of labels that were the drafter's likeliest token, and mean 1 - TV (None: of no label), by place."""
+        labels, matches, overlap, seen = self.places
+        accepted = zip(normalise(overlap, seen).tolist(), seen.tolist(), strict=True)
+        return normalise(matches, labels).tolist(), [mean if count else None for mean, count in accepted]
 
 
 @torch.no_grad()
-def count_places(place: Tensor, places: int, matches: Tensor, overlap: Tensor | None = None) -> Tensor:
-    """Rows summed by their place, see `Terms.places`: (3, M).
+def count_places(place: Tensor, places: int, matches: Tensor, overlap: Tensor, seen: Tensor | None = None) -> Tensor:
+    """Rows summed by their place, see `Terms.places`: (4, M).
 
     Args:
-        place: (R,) int64 from 0. places: M. matches: bool (R,). overlap: (R,) 1 - TV; None: not at hand.
+        place: (R,) int64 from 0. places: M. matches: bool (R,).
+        overlap: 1 - TV of the rows that `seen`, bool (R,), holds; None: of all.
     """
-    dtype = torch.float32 if overlap is None else overlap.dtype
-    counted = torch.zeros(3, places, dtype=dtype, device=place.device)
-    values = torch.stack([torch.ones_like(place, dtype=dtype), matches.to(dtype)])
-    counted[:2].index_add_(1, place, values)
-    if overlap is None:
-        counted[2] = torch.nan
-    else:
-        counted[2].index_add_(0, place, overlap)
+    counted = torch.zeros(4, places, dtype=overlap.dtype, device=place.device)
+    every = torch.ones_like(place, dtype=overlap.dtype)
+    counted[:2].index_add_(1, place, torch.stack([every, matches.to(every)]))
+    few = place if seen is None else place[seen]
+    counted[2:].index_add_(1, few, torch.stack([overlap, every[: len(few)]]))
     return counted
 
 

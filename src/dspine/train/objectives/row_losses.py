@@ -3,6 +3,9 @@
 One rule: at no time do more than `chunk` rows of vocabulary-sized numbers exist: a chunk's scores are made again for
 its backward pass. Sources: DFlash (arXiv 2602.06036), Domino (arXiv 2605.29707), DSpark (arXiv 2607.05147). Labels
 outside a restricted vocabulary must be left out by their weight; ℓ1 adds the target's mass outside.
+
+Who learns from labels alone needs no law of the target. What a draw's chance of acceptance is, is then watched at a few
+blocks: a law takes as large a product as the drafter's own scores.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from torch.utils.checkpoint import checkpoint
 from dspine.train.blocks import Blocks, place_weights
 from dspine.train.objectives.objective import count_places
 from dspine.train.objectives.vocabulary_loss import DraftVocabulary, Teacher
+
+WATCHED = 8  # blocks one of which is watched
 
 
 @dataclass(frozen=True)
@@ -39,9 +44,17 @@ class Rows:
         weights = place_weights(blocks.supervised.shape[-1], gamma).to(labels.device, dtype)[index[2]]
         return cls(index, labels, weights, weights * vocabulary.contains(labels))
 
-    def places(self, blocks: Blocks, likeliest: Tensor, overlap: Tensor | None = None) -> Tensor:
-        """By place (3, M), see `Terms.places`; likeliest (R,) token ids, overlap (R,) 1 - TV."""
-        return count_places(self.index[2], blocks.supervised.shape[-1], likeliest == self.labels, overlap)
+    def places(self, blocks: Blocks, likeliest: Tensor, overlap: Tensor, seen: Tensor | None = None) -> Tensor:
+        """By place (4, M), see `Terms.places`; likeliest (R,) token ids; overlap, seen: see `count_places`."""
+        return count_places(self.index[2], blocks.supervised.shape[-1], likeliest == self.labels, overlap, seen)
+
+    def watched(self, blocks: Blocks) -> Tensor:
+        """Which rows are watched, bool (R,): by their anchors' positions, however the window is split."""
+        return blocks.anchors[self.index[0], self.index[1]] % WATCHED == 0
+
+    def at(self, some: Tensor) -> Rows:
+        """Some of the rows, bool (R,)."""
+        return Rows(tuple(side[some] for side in self.index), self.labels[some], self.weights[some], self.counted[some])
 
     def teacher(self, blocks: Blocks, whole: Teacher) -> Teacher:
         """The target's law of each row: its states at the position before the label."""
@@ -117,6 +130,38 @@ def row_losses(
 
     with torch.autocast(hidden.device.type, enabled=False):  # which product is in which type is said in there
         return RowLosses(*by_chunks(of, len(hidden), chunk))
+
+
+@torch.no_grad()
+def watch(
+    hidden: Tensor,
+    vocabulary: DraftVocabulary,
+    rows: Rows,
+    blocks: Blocks,
+    law: Teacher,
+    *,
+    chunk: int,
+    correction: Correction | None = None,
+    candidates: int = 1,
+) -> tuple[RowLosses, Tensor]:
+    """Losses of the watched rows against the target's law, and which rows these are, bool (R,).
+
+    Args:
+        law: of all positions, (N, S, d) and (N, S). The others are `row_losses`' own.
+    """
+    seen = rows.watched(blocks)
+    few = rows.at(seen)
+    found = row_losses(
+        hidden[seen],
+        vocabulary,
+        few.labels,
+        few.weights.dtype,
+        chunk=chunk,
+        correction=None if correction is None else Correction(correction.vectors[seen], correction.head),
+        teacher=few.teacher(blocks, law),
+        candidates=candidates,
+    )
+    return found, seen
 
 
 def by_chunks(of: Callable[[slice], tuple[Tensor, ...]], rows: int, chunk: int) -> tuple[Tensor, ...]:

@@ -86,12 +86,14 @@ class Teacher:
 
 @dataclass(frozen=True)
 class OrdinaryTerms:
-    """ce, l1: scalars with gradient. candidates (R, K) token ids and the target's probability of each."""
+    """ce, l1: scalars with gradient. candidates (R, K) token ids and the target's probability of each. apart: (R,) ℓ1
+    of each row, without gradient."""
 
     ce: Tensor
     l1: Tensor
     candidates: Tensor
     candidate_probs: Tensor
+    apart: Tensor
 
 
 def ordinary_terms(
@@ -112,10 +114,11 @@ def ordinary_terms(
         teacher: the target's states at the position before each label, (R, d) and (R,).
     """
     with torch.autocast(hidden.device.type, enabled=False):  # which product is in which type is said in there
-        ce, l1, index, probs = _VocabularyLoss.apply(  # type: ignore[no-untyped-call]
-            hidden, vocabulary, labels, weights, teacher, candidates, chunk, torch.is_grad_enabled()
+        needs_gradient = torch.is_grad_enabled() and hidden.requires_grad
+        ce, l1, index, probs, apart = _VocabularyLoss.apply(  # type: ignore[no-untyped-call]
+            hidden, vocabulary, labels, weights, teacher, candidates, chunk, needs_gradient
         )
-    return OrdinaryTerms(ce, l1, vocabulary.tokens(index), probs)
+    return OrdinaryTerms(ce, l1, vocabulary.tokens(index), probs, apart)
 
 
 class _VocabularyLoss(torch.autograd.Function):
@@ -130,11 +133,12 @@ class _VocabularyLoss(torch.autograd.Function):
         candidates: int,
         chunk: int,
         needs_gradient: bool,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, ...]:
         rows, dtype = len(hidden), weights.dtype
         index = torch.empty(rows, candidates, dtype=torch.int64, device=hidden.device)
         probs = torch.empty(rows, candidates, dtype=dtype, device=hidden.device)
         gradients = torch.empty(2 if needs_gradient else 0, *hidden.shape, dtype=dtype, device=hidden.device)
+        apart = torch.empty(rows, dtype=dtype, device=hidden.device)
         sums = torch.zeros(2, dtype=dtype, device=hidden.device)
         for first in range(0, rows, chunk):
             part = slice(first, min(first + chunk, rows))
@@ -151,7 +155,8 @@ class _VocabularyLoss(torch.autograd.Function):
             probs[part] = p.gather(1, index[part])
             outside = 0.0 if vocabulary.ids is None else (1 - p.sum(-1, keepdim=True)).clamp(min=0)
             gap = torch.sub(q, p, out=p)
-            sums[1] += (w * (gap.abs().sum(-1, keepdim=True) + outside)).sum()
+            apart[part] = (gap.abs().sum(-1, keepdim=True) + outside)[:, 0]
+            sums[1] += (w[:, 0] * apart[part]).sum()
             if needs_gradient:
                 sign = gap.sign_()
                 sign.sub_((q * sign).sum(-1, keepdim=True)).mul_(q).mul_(w)
@@ -160,9 +165,9 @@ class _VocabularyLoss(torch.autograd.Function):
                 q.scatter_add_(1, row, -counted)
                 gradients[0, part] = vocabulary.back(q)
         ctx.save_for_backward(gradients)
-        ctx.mark_non_differentiable(index, probs)
+        ctx.mark_non_differentiable(index, probs, apart)
         ctx.dtype = hidden.dtype  # type: ignore[attr-defined]
-        return sums[0].clone(), sums[1].clone(), index, probs
+        return sums[0].clone(), sums[1].clone(), index, probs, apart
 
     @staticmethod
     def backward(ctx: FunctionCtx, *outer: Tensor) -> tuple[Tensor | None, ...]:
