@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dspine.serve.sglang.limits import broken_limits, refused_parameters
+from dspine.serve.sglang.limits import broken_limits, refused_parameters, ring_limit
 
 FINE = {
     "device": "cuda",
@@ -100,6 +100,27 @@ def test_each_limit_is_refused_by_name_with_a_remedy(wrong, words):
     [refusal] = refusals(**wrong)
     assert f"{words}:" in refusal
     assert "\n" in refusal  # what to do
+
+
+def ring(length: int, block: int, replayed: bool = True):
+    return ring_limit(
+        SimpleNamespace(
+            enable_linear_replayssm_spec=replayed, linear_replayssm_cache_len=length, speculative_num_draft_tokens=block
+        )
+    )
+
+
+@pytest.mark.parametrize(("length", "block", "enough"), [(8, 8, 16), (16, 17, 32), (24, 8, 16), (32, 64, 64)])
+def test_a_ring_that_cannot_hold_a_block_is_refused(length, block, enough):
+    refusal = str(ring(length, block))
+    assert f"--linear-replayssm-cache-len {length}:" in refusal
+    assert f"--linear-replayssm-cache-len {enough};" in refusal
+    assert ring(length, block, replayed=False) is None
+
+
+@pytest.mark.parametrize(("length", "block"), [(16, 16), (16, 2), (32, 16), (64, 33)])
+def test_a_ring_that_holds_a_block_is_none(length, block):
+    assert ring(length, block) is None
 
 
 def test_all_broken_limits_are_found():

@@ -29,8 +29,14 @@ def _plugins() -> None:
     load_plugins()
 
 
-def resolve(*flags: str, algorithm: str = "DSPINE", drafter: str = DRAFTER, device: str = "cuda"):
-    command = ["--model-path", str(NANO / "target"), "--device", device, "--speculative-algorithm", algorithm]
+def resolve(
+    *flags: str,
+    algorithm: str = "DSPINE",
+    drafter: str = DRAFTER,
+    device: str = "cuda",
+    target: Path = NANO / "target",
+):
+    command = ["--model-path", str(target), "--device", device, "--speculative-algorithm", algorithm]
     args = prepare_server_args([*command, "--speculative-draft-model-path", drafter, *flags])
     args.resolve_once()
     return resolved_view(args)
@@ -94,6 +100,58 @@ def test_a_backend_that_cannot_draft_is_replaced_for_the_draft_alone():
 )
 def test_a_flag_that_cannot_be_honoured_is_refused_by_name(flags, words):
     assert f"DSPINE does not serve with {words}:" in refused("--context-length", "1024", *flags)
+
+
+REPLAYED = (
+    *("--attention-backend", "fa3", "--context-length", "1024", "--page-size", "1", "--linear-attn-backend", "triton"),
+    *("--enable-linear-replayssm-spec", "--mamba-radix-cache-strategy", "extra_buffer", "--mamba-ssm-dtype", "float32"),
+)
+
+
+@pytest.fixture
+def hybrid(tmp_path: Path, monkeypatch) -> Path:
+    """A target with gated delta nets, as far as its config tells."""
+    from sglang.srt.arg_groups import mamba_hook
+
+    monkeypatch.setattr(mamba_hook, "_platform_supports_mamba_cache_extra_buffer", lambda: True)  # as on a GPU
+    folder = Path(shutil.copytree(NANO / "target", tmp_path / "target", ignore=shutil.ignore_patterns("*.safetensors")))
+    sizes = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2}
+    states = {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
+    config = {"architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next", "vocab_size": 2048}
+    (folder / "config.json").write_text(json.dumps({**config, **sizes, **states}))
+    return folder
+
+
+def test_replayed_states_of_a_hybrid_target_are_taken(hybrid):
+    args = resolve(*REPLAYED, target=hybrid)
+    assert args.enable_linear_replayssm_spec
+    assert args.speculative_num_draft_tokens == 8
+    short = [flag for flag in REPLAYED if flag not in ("--mamba-ssm-dtype", "float32")]
+    assert resolve(*short, target=hybrid).mamba_ssm_dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--enable-unified-memory"],
+        ["--disable-radix-cache"],
+        ["--mamba-ssm-dtype", "bfloat16"],
+        ["--linear-attn-prefill-backend", "flashinfer"],
+        ["--linear-attn-decode-backend", "flashinfer"],
+        ["--linear-replayssm-cache-len", "8"],
+        ["--mamba-radix-cache-strategy", "no_buffer", "--disable-overlap-schedule"],
+        ["--pp-size", "2"],
+    ],
+    ids=" ".join,
+)
+def test_a_flag_under_which_states_would_not_be_replayed_is_refused_by_name(hybrid, flags):
+    named = " ".join(flag for flag in flags if flag != "--disable-overlap-schedule")
+    assert f"DSPINE does not serve with {named}:" in refused(*REPLAYED, *flags, target=hybrid)
+
+
+def test_both_kinds_of_replay_are_refused_by_sglang_itself(hybrid):
+    with pytest.raises(ValueError, match="--enable-linear-replayssm requires"):
+        resolve(*REPLAYED, "--enable-linear-replayssm", target=hybrid)
 
 
 def test_another_device_is_refused(monkeypatch):

@@ -60,6 +60,7 @@ def bench(
     dtype: o.ExactDtypeOption = None,
     device: o.DeviceOption = None,
     verify: o.FullVerifyOption = "full",
+    rollback: o.RollbackOption = o.RollbackChoice.auto,
     predict: Annotated[
         str, typer.Option(help="Predict the speed-up at these concurrencies, by the cost table; '' predicts none.")
     ] = "1,2,4,8,16,32,64",
@@ -82,7 +83,9 @@ def bench(
     if endpoint is not None:
         if drafters:
             raise typer.BadParameter("--endpoint measures a server as it runs: it takes no drafters")
-        o.refuse_given(ctx, ("dtype", "device", "verify", "predict"), "--endpoint measures a server as it runs")
+        o.refuse_given(
+            ctx, ("dtype", "device", "verify", "rollback", "predict"), "--endpoint measures a server as it runs"
+        )
     levels = o.whole_numbers(concurrency, "--concurrency", least=1)
     foreseen = o.whole_numbers(predict, "--predict", least=1) if predict else []
     verified = o.verify_choice(verify)
@@ -92,7 +95,9 @@ def bench(
     load |= {"waves": waves, "runs": runs}
     if endpoint is None:
         chosen = drafters or [name for name in [SHIPPED_FOR.get(target)] if name]
-        file = _bench_here(target, chosen, asked, load, params, verified, dtype, device, levels, foreseen, out)
+        file = _bench_here(
+            target, chosen, asked, load, params, verified, dtype, device, rollback, levels, foreseen, out
+        )
     else:
         file = _bench_server(endpoint, target, asked, load, levels, out)
     if as_json:
@@ -111,6 +116,7 @@ def _bench_here(
     verify: Verify,
     dtype: o.Dtype | None,
     device: str | None,
+    rollback: o.RollbackChoice,
     levels: Sequence[int],
     foreseen: Sequence[int],
     out: Path,
@@ -118,7 +124,7 @@ def _bench_here(
     names = {Path(name).name: name for name in drafters}
     if len(names) < len(drafters) or "plain" in names:
         raise typer.BadParameter("two drafters have one name, or one is called plain: rename a folder")
-    loaded, _ = load_models(target, None, dtype=dtype, device=device)
+    loaded, _ = load_models(target, None, dtype=dtype, device=device, rollback=rollback)
     networks = {short: load_network(name, loaded, thinking=False) for short, name in names.items()}
 
     from dspine.checkpoint import drafter_digest
@@ -139,6 +145,7 @@ def _bench_here(
         "device": str(loaded.device),
         "drafters": {short: drafter_digest(name) for short, name in names.items()},
         "verify": verify if names else None,
+        **(loaded.brought_back if names else {}),
         **load,
         **about_machine(loaded),
     }

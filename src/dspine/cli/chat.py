@@ -27,6 +27,7 @@ def chat(
     verify: o.VerifyOption = None,
     measure: o.MeasureOption = False,
     kernels: o.KernelsOption = o.KernelChoice.auto,
+    rollback: o.RollbackOption = o.RollbackChoice.auto,
     system: o.SystemOption = None,
     thinking: o.ThinkingOption = False,
     temperature: o.TemperatureOption = 0.0,
@@ -56,7 +57,7 @@ def chat(
         max_new_tokens=max_new_tokens,
         stop=tuple(stop or ()),
     )
-    chosen = choose_drafter(target, drafter, no_drafter)
+    chosen = choose_drafter(target, drafter, no_drafter, rollback)
     models = open_models(
         target,
         chosen,
@@ -66,6 +67,7 @@ def chat(
         verify=o.verify_choice(verify, not no_drafter, measure),
         measure=measure,
         kernels=kernels.value,
+        rollback=rollback,
     )
     conversation = Conversation(models, params, system, thinking)
     if sys.stdin.isatty():

@@ -49,6 +49,7 @@ def evaluate(
     dtype: o.ExactDtypeOption = None,
     device: o.DeviceOption = None,
     verify: o.FullVerifyOption = "full",
+    rollback: o.RollbackOption = o.RollbackChoice.auto,
     no_plain: Annotated[
         bool, typer.Option("--no-plain", help="Skip the plain answers and the comparison with them.")
     ] = False,
@@ -90,7 +91,7 @@ def evaluate(
         for t in o.numbers(temperature, "--temperature")
     ]
     asked = read_tasks(tasks, data_dir=data_dir, hub=hub, split=split, count=count)
-    loaded, network = load_models(target, chosen, dtype=dtype, device=device, thinking=False)
+    loaded, network = load_models(target, chosen, dtype=dtype, device=device, thinking=False, rollback=rollback)
 
     from dspine.checkpoint import drafter_digest
     from dspine.decode.engine import Engine

@@ -36,6 +36,7 @@ def generate(
     verify: o.VerifyOption = None,
     measure: o.MeasureOption = False,
     kernels: o.KernelsOption = o.KernelChoice.auto,
+    rollback: o.RollbackOption = o.RollbackChoice.auto,
     system: o.SystemOption = None,
     thinking: o.ThinkingOption = False,
     raw: Annotated[
@@ -76,9 +77,9 @@ def generate(
     """
     if raw and (system or thinking):
         raise typer.BadParameter("--raw uses no chat template, so --system and --thinking say nothing")
-    chosen = choose_drafter(target, drafter, no_drafter)
+    chosen = choose_drafter(target, drafter, no_drafter, rollback)
     verified = o.verify_choice(verify, not no_drafter, measure)
-    _check_backend(backend, bits, drafter_bits, measure or profile, kernels)
+    _check_backend(backend, bits, drafter_bits, measure or profile, kernels, rollback)
     text = o.read_prompt(prompt)
     params = o.sampling_params(
         temperature=temperature,
@@ -117,6 +118,7 @@ def generate(
             verify=verified,
             measure=measure,
             kernels=kernels.value,
+            rollback=rollback,
         )
     if chosen is None and not no_drafter:
         note(f"no drafter is shipped for {target}: decoding plainly; name one with --drafter")
@@ -140,13 +142,19 @@ def generate(
 
 
 def _check_backend(
-    backend: o.Backend, bits: int | None, drafter_bits: int | None, timed: bool, kernels: o.KernelChoice
+    backend: o.Backend,
+    bits: int | None,
+    drafter_bits: int | None,
+    timed: bool,
+    kernels: o.KernelChoice,
+    rollback: o.RollbackChoice,
 ) -> None:
     """Refuse options that the chosen backend would have to ignore."""
     if backend is o.Backend.torch and (bits is not None or drafter_bits is not None):
         raise typer.BadParameter("--bits and --drafter-bits need --backend mlx")
-    if backend is o.Backend.mlx and (timed or kernels is not o.KernelChoice.auto):
-        raise typer.BadParameter("--measure, --profile and --kernels are the torch backend's")
+    chosen = kernels is not o.KernelChoice.auto or rollback is not o.RollbackChoice.auto
+    if backend is o.Backend.mlx and (timed or chosen):
+        raise typer.BadParameter("--measure, --profile, --kernels and --rollback are the torch backend's")
 
 
 def _encode(target: Speaker, text: str, system: str | None, raw: bool, thinking: bool) -> list[int]:

@@ -10,7 +10,7 @@ import typer
 
 from dspine.cli.console import note, waiting
 from dspine.cli.heavy import uncollected
-from dspine.cli.options import Dtype
+from dspine.cli.options import Dtype, RollbackChoice
 
 if TYPE_CHECKING:
     from dspine.answer import Answer
@@ -49,17 +49,25 @@ class Models:
             "dtype": str(self.target.dtype).removeprefix("torch."),
             "device": str(self.target.device),
             "verify": self.verify,
+            **({} if self.drafter is None else self.target.brought_back),
         }
 
 
-def choose_drafter(target: str, drafter: str | None, no_drafter: bool = False) -> str | None:
+def choose_drafter(
+    target: str,
+    drafter: str | None,
+    no_drafter: bool = False,
+    rollback: RollbackChoice = RollbackChoice.auto,
+) -> str | None:
     """The drafter to load: the one named, the one shipped for the target, or None for plain decoding.
 
     Raises:
-        typer.BadParameter: a drafter named and refused at once.
+        typer.BadParameter: a drafter named and refused at once, or a way to bring back what nobody drafts.
     """
     if no_drafter and drafter is not None:
         raise typer.BadParameter("--no-drafter and --drafter exclude each other")
+    if no_drafter and rollback is not RollbackChoice.auto:
+        raise typer.BadParameter("--no-drafter leaves --rollback nothing to do")
     return None if no_drafter else drafter or SHIPPED_FOR.get(target)
 
 
@@ -70,21 +78,25 @@ def load_models(
     dtype: Dtype | None = None,
     device: str | None = None,
     thinking: bool | None = None,
+    rollback: RollbackChoice = RollbackChoice.auto,
 ) -> tuple[Target, Drafter | None]:
     """Load a target and, if one is named, its drafter.
 
     Args:
         dtype: of the target; None: as `load_target` chooses.
+        rollback: how its states are brought back.
 
     Raises:
-        DspineError: a model that cannot be loaded, or a drafter that does not fit the target.
+        DspineError: a model that cannot be loaded, a drafter that does not fit the target, or a way to bring back
+            states that the target does not keep.
     """
     with waiting(f"Loading {target}"), uncollected():
         import torch
 
         from dspine.target import load_target
 
-        loaded = load_target(target, dtype=getattr(torch, dtype) if dtype else None, device=device)
+        kind = getattr(torch, dtype) if dtype else None
+        loaded = load_target(target, dtype=kind, device=device, rollback=rollback.value)
         network = load_network(drafter, loaded, thinking=thinking) if drafter else None
     return loaded, network
 
@@ -116,6 +128,7 @@ def open_models(
     measure: bool = False,
     kernels: Choice = "auto",
     max_batch: int = 1,
+    rollback: RollbackChoice = RollbackChoice.auto,
 ) -> Models:
     """Load a target and its drafter as `load_models`, and make an engine.
 
@@ -124,11 +137,12 @@ def open_models(
         measure: whether to measure anew what rounds cost here.
         kernels: whose arithmetic a round uses.
         max_batch: most requests of the engine at once.
+        rollback: how states of the target are brought back.
 
     Raises:
         DspineError: a model that cannot be loaded, a drafter that does not fit the target, or kernels that cannot run.
     """
-    loaded, network = load_models(target, drafter, dtype=dtype, device=device, thinking=thinking)
+    loaded, network = load_models(target, drafter, dtype=dtype, device=device, thinking=thinking, rollback=rollback)
 
     from dspine.decode.costbook import CostBook
     from dspine.decode.engine import Engine

@@ -47,6 +47,14 @@ class KernelChoice(StrEnum):
     fused = "fused"
 
 
+class RollbackChoice(StrEnum):
+    """How the states of a hybrid target are brought back to the accepted place."""
+
+    auto = "auto"
+    snapshot = "snapshot"
+    replay = "replay"
+
+
 TargetOption = Annotated[
     str,
     typer.Option(
@@ -146,6 +154,15 @@ KernelsOption = Annotated[
     typer.Option(
         help="Whose arithmetic a round uses: the plain definitions (reference), or Triton kernels (fused: on CUDA, "
         "with triton installed). auto: fused on CUDA where a check finds them equal to the definitions.",
+        rich_help_panel=MODEL,
+    ),
+]
+RollbackOption = Annotated[
+    RollbackChoice,
+    typer.Option(
+        help="How states that took in rejected candidates are brought back, for targets with recurrent layers: a copy "
+        "a place (snapshot), or the accepted prefix run again (replay). auto: what is quicker here and fits in memory. "
+        "Other targets have nothing to bring back and refuse both.",
         rich_help_panel=MODEL,
     ),
 ]

@@ -29,6 +29,7 @@ def serve(
     verify: o.VerifyOption = None,
     measure: o.MeasureOption = False,
     kernels: o.KernelsOption = o.KernelChoice.auto,
+    rollback: o.RollbackOption = o.RollbackChoice.auto,
     thinking: o.ThinkingOption = False,
     host: Annotated[str, typer.Option(help="Address to listen on.", rich_help_panel=SERVER)] = "127.0.0.1",
     port: Annotated[
@@ -86,7 +87,7 @@ def serve(
         DSPINE_API_KEY=... dspine serve --host 0.0.0.0 --port 8080 --slots 16
     """
     key = _read_key(api_key_file)
-    chosen = choose_drafter(target, drafter, no_drafter)
+    chosen = choose_drafter(target, drafter, no_drafter, rollback)
     if inspect and chosen is None:
         raise typer.BadParameter("--inspect shows what a drafter does, and there is none; name one with --drafter")
     verified = o.verify_choice(verify, not no_drafter, measure)
@@ -107,6 +108,7 @@ def serve(
         thinking=thinking,
         verify=verified,
         kernels=kernels.value,
+        rollback=rollback,
         measure=measure,
         max_batch=slots,
     )

@@ -109,6 +109,7 @@ class Measurement:
             "device": self.target.device.type,
             "drafter": drafter,
             "verify": None if drafter is None else self.verify,
+            **({} if drafter is None else self.target.brought_back),
             "temperature": params.temperature,
             "seed": params.seed,
             "max_new_tokens": params.max_new_tokens,
@@ -119,7 +120,9 @@ class Measurement:
         who = "plain" if drafter is None else drafter[:12]
         verify = "" if drafter is None or self.verify == "full" else f"-verify-{str(self.verify).replace(':', '-')}"
         dtype = str(self.target.dtype).removeprefix("torch.")
-        return file_name(f"{who}-{dtype}-t{params.temperature:g}-{params.max_new_tokens}{verify}")
+        way = self.target.rollback.asked
+        back = "" if drafter is None or way == "auto" else f"-{way}"
+        return file_name(f"{who}-{dtype}-t{params.temperature:g}-{params.max_new_tokens}{verify}{back}")
 
     def answers(
         self, engine: Engine, drafter: str | None, tasks: Sequence[Asked], params: SamplingParams

@@ -147,6 +147,11 @@ class Target:
         """Whether layers keep states, so that rows of one prefill must be of one length."""
         return bool(self._parts.mixers)
 
+    @property
+    def brought_back(self) -> dict[str, Asked]:
+        """How states are brought back, as a fact beside what was measured; empty where there are none."""
+        return {"rollback": self.rollback.asked} if self.stateful else {}
+
     def new_cache(self, rows: int, rollback: Method | None = None) -> TargetCache:
         """An empty cache for `rows` rows.
 

@@ -49,12 +49,18 @@ class Rollback:
         asked: one of `Asked`.
 
     Raises:
-        ConfigError: another word.
+        ConfigError: another word, or a way for a target that has no states.
     """
 
     def __init__(self, target: Target, asked: Asked) -> None:
         if asked not in get_args(Asked):
             raise ConfigError(f"rollback is {asked!r}", f"give one of {', '.join(get_args(Asked))}")
+        if asked != "auto" and not target.stateful:
+            raise ConfigError(
+                f"rollback is {asked!r}, and {target.name} has no layers that keep a state: keys and values of "
+                "rejected candidates are overwritten",
+                "Leave it out.",
+            )
         self.asked = asked
         self._target = target
         self._chosen: dict[int, Method] = {}  # by width of the block, in powers of two

@@ -14,7 +14,7 @@ from sglang.srt.arg_groups.model_override_base import resolving_view
 
 from dspine.errors import ServeError
 from dspine.serve.sglang.draft import drafter_folder, is_dspine, open_draft
-from dspine.serve.sglang.limits import NAME, broken_limits
+from dspine.serve.sglang.limits import NAME, broken_limits, ring_limit
 
 RUNNING_REQUESTS = 48  # SGLang's own default for speculative decoding
 
@@ -37,6 +37,8 @@ def resolve(args: Any) -> None:
     args.speculative_num_steps = 1
     args.speculative_eagle_topk = 1
     args.speculative_num_draft_tokens = _block(args.speculative_num_draft_tokens, checkpoint.config.dspine.block_size)
+    if ring := ring_limit(args):
+        raise ring
     if args.speculative_draft_attention_backend is None:
         args.speculative_draft_attention_backend = _draft_backend(args)
     if args.max_running_requests is None:

@@ -63,6 +63,7 @@ SERVING: Signatures = {
         "target_worker batch accept_lens accept_index draft_token_num prepared_step_indices"
     ),
     f"{_SRT}.runtime_context:get_spec": "",
+    f"{_SRT}.runtime_context:mamba_track_grid": "tree_page",
 }
 
 

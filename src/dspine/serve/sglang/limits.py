@@ -215,6 +215,23 @@ _REPLAY_LIMITS = (
 )
 
 
+def ring_limit(args: Any) -> ServeError | None:
+    """A refusal where the ring of replayed steps cannot hold a block; the block's rows must be resolved by now.
+
+    SGLang turns in the ring by the bits of a number and multiplies matrices of its length, which take 16 at least; it
+    asks for none of this itself.
+    """
+    ring, block = args.linear_replayssm_cache_len, args.speculative_num_draft_tokens
+    if not args.enable_linear_replayssm_spec or (ring >= max(16, block) and ring & (ring - 1) == 0):
+        return None
+    enough = 1 << (max(16, block) - 1).bit_length()
+    return ServeError(
+        f"DSPINE does not serve with --linear-replayssm-cache-len {ring}: the ring of {_REPLAY} holds blocks of "
+        f"{block}, and its length is a power of two, 16 at least",
+        f"--linear-replayssm-cache-len {enough}; twice that folds steps into the state less often.",
+    )
+
+
 def broken_limits(args: Any) -> list[ServeError]:
     """A refusal for each argument that DSPINE cannot honour, in the order of the tables."""
     limits = _LIMITS + (_REPLAY_LIMITS if args.enable_linear_replayssm_spec else ())

@@ -9,17 +9,16 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-import torch
 from sglang.srt.arg_groups.resolution_hooks import _HOOKS
 from sglang.srt.managers import scheduler
 from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
-from sglang.srt.speculative.spec_utils import commit_mamba_states_after_verify
 from torch import Tensor
 
 from dspine.errors import ServeError
 from dspine.serve.sglang.arguments import guard_other_algorithms
 from dspine.serve.sglang.law import folded
 from dspine.serve.sglang.models.dspine import DSpineDraftModel
+from dspine.serve.sglang.recurrent import commit, is_replayed
 from dspine.serve.sglang.target import ServedTarget
 
 logger = logging.getLogger(__name__)
@@ -65,24 +64,16 @@ class DSpineWorker(DFlashWorkerV2):
     def _update_target_mamba_state_after_verify(
         self, *, batch: Any, seq_lens_pre_verify: Tensor, seq_lens_post_verify: Tensor, commit_lens: Tensor
     ) -> None:
-        """Commit the recurrent state of the last accepted step.
-
-        SGLang's DFlash commits scatter stored states, of which a gated delta network under ReplaySSM keeps none: its
-        accepted steps are replayed from the ring.
-        """
-        pool = getattr(self.target_worker.model_runner.req_to_token_pool, "mamba_pool", None)
-        replayed = getattr(pool, "replayssm_spec_fold", False) and not getattr(pool, "replayssm_is_kda", False)
-        if not replayed:
-            super()._update_target_mamba_state_after_verify(
-                batch=batch,
-                seq_lens_pre_verify=seq_lens_pre_verify,
-                seq_lens_post_verify=seq_lens_post_verify,
-                commit_lens=commit_lens,
-            )
+        """Commit the recurrent state of the last accepted step, from the ring where it is replayed."""
+        if is_replayed(self.target_worker.model_runner.req_to_token_pool):
+            commit(self.target_worker, batch, seq_lens_pre_verify, seq_lens_post_verify, int(self.block_size))
             return
-        rows, size = len(commit_lens), int(self.block_size)
-        chain = torch.arange(rows * size, device=commit_lens.device).view(rows, size)
-        commit_mamba_states_after_verify(self.target_worker, batch, commit_lens, chain, size)
+        super()._update_target_mamba_state_after_verify(
+            batch=batch,
+            seq_lens_pre_verify=seq_lens_pre_verify,
+            seq_lens_post_verify=seq_lens_post_verify,
+            commit_lens=commit_lens,
+        )
 
 
 def _check_attached() -> None:

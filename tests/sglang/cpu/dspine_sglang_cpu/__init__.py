@@ -8,6 +8,11 @@ from __future__ import annotations
 
 import torch
 
+from dspine_sglang_cpu.absent import Missing
+
+# Looked up when SGLang's backend of gated delta nets is imported; what it computes with them is not run here.
+OPERATORS = ("fused_gdn_gating_cpu", "fused_sigmoid_gating_delta_rule_update_cpu")
+
 
 def register() -> None:
     """The plugin's entry point, called in each of SGLang's processes."""
@@ -17,6 +22,8 @@ def register() -> None:
     from dspine.serve.sglang.limits import DEVICES
 
     DEVICES.add("cpu")
+    for name in OPERATORS:
+        setattr(torch.ops.sgl_kernel, name, Missing(name))
     add_attention_backend_choices(["plain"])
     add_draft_attention_backend_choices(["plain"])
 

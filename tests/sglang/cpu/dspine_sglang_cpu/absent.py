@@ -46,7 +46,7 @@ class AbsentPackage(MetaPathFinder, Loader):
         def attribute(name: str) -> object:
             if name.startswith("__"):
                 raise AttributeError(name)
-            if spec.name == "sgl_kernel":
+            if spec.name.partition(".")[0] == "sgl_kernel":
                 from dspine_sglang_cpu import kernels
 
                 if hasattr(kernels, name):
