@@ -14,14 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from dspine.drafter.packed import PackedContext, PackedRotary, packed_layer, packs
 from dspine.kernels.kv import RowCache, Span
+from dspine.kernels.layer import Attend, Rotary
+from dspine.kernels.packed import pack
 from dspine.kernels.reference import rms_norm
 from dspine.stages import stage
-
-Rotary = tuple[Tensor, Tensor]
-# (layer, query (B, H, T, D), keys (B, G, T, D), values) → (B, H, T, D): stores the block's keys and values behind
-# the context's and attends. The engine writes into a cache, training concatenates; the layer does not know.
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 
 class Sizes(Protocol):
@@ -175,8 +173,18 @@ class Backbone(nn.Module):
         self.hidden_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.layers = nn.ModuleList(layer(config) for _ in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.rotary = RotaryEmbedding(config.head_dim, config.rope_theta)
+        self.rotary: nn.Module = RotaryEmbedding(config.head_dim, config.rope_theta)
         self.recompute = False
+        self._packed_context: PackedContext | None = None
+
+    def pack(self) -> None:
+        """Arrange frozen weights for the processor's matrix kernels, where it has some."""
+        layers = list(self.layers)
+        if all(type(layer) is DraftLayer for layer in layers) and packs(layers):
+            self._packed_context = PackedContext(layers)
+            self.layers = nn.ModuleList(packed_layer(layer) for layer in layers)
+            self.rotary = PackedRotary(self.rotary)
+        pack(self)
 
     def fuse(self, features: Tensor) -> Tensor:
         """Concatenated taps (B, T, m·d) → context states (B, T, d), shared by all layers."""
@@ -187,6 +195,8 @@ class Backbone(nn.Module):
         """Keys and values (B, G, T, D) of each layer for features (B, T, m·d) at positions (B, T)."""
         fused = self.fuse(features)
         rotary = self.rotary(positions, fused.dtype)
+        if self._packed_context is not None:
+            return self._packed_context.sides(fused, rotary)
         return [cast(DraftLayer, layer).self_attn.keys_values(fused, rotary) for layer in self.layers]
 
     def forward(self, x: Tensor, positions: Tensor, attend: Attend) -> Tensor:

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import skip_init
 
-from dspine.drafter.backbone import MLP, Attend, Attention, RMSNorm, Rotary, Sizes
+from dspine.drafter.backbone import MLP, Attention, RMSNorm, Sizes
+from dspine.kernels.layer import Attend, Rotary
 
 SIDES = 2  # before the sublayer, and behind it
 BEFORE, BEHIND = range(SIDES)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from dspine.drafter.backbone import Attend, Backbone
+from dspine.drafter.backbone import Backbone
 from dspine.drafter.config import DSpineConfig
 from dspine.drafter.fused import fusable, fused_pass, fused_scores
 from dspine.drafter.injection import Injection
@@ -32,7 +32,7 @@ from dspine.drafter.transitions import predecessors, transition_scores, walked
 from dspine.kernels.choice import REFERENCE, Kernels
 from dspine.kernels.kv import DeviceSpan, RowCache, Span
 from dspine.kernels.law import Law
-from dspine.kernels.packed import pack
+from dspine.kernels.layer import Attend
 from dspine.stages import stage
 
 
@@ -128,7 +128,7 @@ class DSpine(nn.Module):
     def pack(self) -> None:
         """Arrange the weights for the processor's matrix kernels: for decoding, not for training or saving."""
         self.requires_grad_(False)
-        pack(self.backbone)
+        self.backbone.pack()
         self.tables.pack(self.dtype)
 
     @property

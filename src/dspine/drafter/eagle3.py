@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dspine.drafter.backbone import MLP, Attend, Attention, RMSNorm, Rotary, RotaryEmbedding
+from dspine.drafter.backbone import MLP, Attention, RMSNorm, RotaryEmbedding
 from dspine.drafter.config import BackboneConfig, default_taps
 from dspine.drafter.markov import ConfidenceHead
 from dspine.drafter.proposal import Proposal
@@ -41,6 +41,7 @@ from dspine.facts import TargetFacts
 from dspine.kernels.attention import grouped_attention
 from dspine.kernels.kv import RowCache, Span
 from dspine.kernels.law import Law
+from dspine.kernels.layer import Attend, Rotary
 from dspine.kernels.packed import pack
 from dspine.stages import stage
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from dspine.drafter.backbone import Attend, DraftLayer, RMSNorm
+from dspine.drafter.backbone import DraftLayer, RMSNorm
 from dspine.drafter.transitions import predecessors
 from dspine.kernels.choice import Kernels
+from dspine.kernels.layer import Attend
 from dspine.stages import stage
 
 if TYPE_CHECKING:
@@ -65,9 +64,10 @@ def fused_scores(network: DSpine, kernels: Kernels, last: Tensor, anchors: Tenso
     said = injection.readouts[layer](last)
     before = predecessors(anchors, candidates)
     message = kernels.candidate_message(said, network.codes, before, injection.message_weights())
-    write = cast(torch.nn.Linear, injection.writes[layer]).weight
     norm = network.backbone.norm
-    return kernels.refined_scores(last, F.linear(message, write), norm.weight, norm.eps, network.head, candidates)
+    return kernels.refined_scores(
+        last, injection.writes[layer](message), norm.weight, norm.eps, network.head, candidates
+    )
 
 
 def _norm_behind(network: DSpine, layer: int) -> RMSNorm:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dspine.drafter.backbone import Attend, Backbone
+from dspine.drafter.backbone import Backbone
 from dspine.drafter.config import ParallelConfig
 from dspine.drafter.markov import ConfidenceHead
 from dspine.drafter.passes import BlockForm, decode_pass, training_pass
@@ -23,7 +23,7 @@ from dspine.drafter.proposal import Proposal
 from dspine.drafter.tables import TargetTables
 from dspine.kernels.kv import RowCache, Span
 from dspine.kernels.law import Law
-from dspine.kernels.packed import pack
+from dspine.kernels.layer import Attend
 from dspine.stages import stage
 
 
@@ -85,7 +85,7 @@ class ParallelDrafter(nn.Module, Generic[S]):
     def pack(self) -> None:
         """Arrange the weights for the processor's matrix kernels: for decoding, not for training or saving."""
         self.requires_grad_(False)
-        pack(self.backbone)
+        self.backbone.pack()
         self.selection.pack()
         self.tables.pack(self.dtype)
 

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dspine.drafter.backbone import Attend, Backbone
+from dspine.drafter.backbone import Backbone
 from dspine.drafter.flex import flex_attention_over
 from dspine.drafter.masks import Placement, Sight, decoding_mask
 from dspine.kernels.attention import grouped_attention
 from dspine.kernels.kv import DeviceSpan, RowCache, Span
+from dspine.kernels.layer import Attend
 
 T = TypeVar("T")
 M = TypeVar("M")

@@ -98,22 +98,30 @@ class PackedLinear(nn.Module):
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
 
-def pack(module: nn.Module) -> int:
-    """Replace every packable `nn.Linear` inside a frozen module, and count them."""
+def pack(module: nn.Module, *, keep: bool = False) -> int:
+    """Replace every packable `nn.Linear` inside a frozen module, and count them; `keep` as in `PackedLinear`."""
     count = 0
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is nn.Linear and packable(child.weight):
-                setattr(parent, name, PackedLinear(child))
+                setattr(parent, name, PackedLinear(child, keep=keep))
                 count += 1
     return count
 
 
-def linear_of(weight: Tensor) -> nn.Linear:
-    """A frozen layer without bias around a weight (out, in), which is shared, not copied."""
-    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
-    layer.weight = nn.Parameter(weight, requires_grad=False)
+def linear_of(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
+    """A frozen layer around a weight (out, in) and a bias (out), which are shared, not copied."""
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    layer.weight = nn.Parameter(weight.detach(), requires_grad=False)
+    if bias is not None:
+        layer.bias = nn.Parameter(bias.detach(), requires_grad=False)
     return layer
+
+
+def packed_product(weight: Tensor, bias: Tensor | None = None) -> nn.Module:
+    """x Wᵀ + b for a weight (out, in) and a bias (out), packed where there are kernels for it."""
+    layer = linear_of(weight, bias)
+    return PackedLinear(layer) if packable(weight) else layer
 
 
 def _twice(x: Tensor) -> Tensor:
