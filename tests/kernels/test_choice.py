@@ -24,17 +24,30 @@ def available(monkeypatch):
         monkeypatch.setattr(choice, "_absent", lambda device, dtype: None)
         monkeypatch.setattr(choice, "fused_kernels", lambda: fused)
         monkeypatch.setattr(
-            choice, "_unequal", lambda device, dtype: ("kernels: they differ", "Use reference.") if broken else None
+            choice, "_unequal", lambda *_: ("kernels: they differ", "Use reference.") if broken else None
         )
         return fused
 
     return install
 
 
-def test_a_cpu_keeps_the_definitions(available):
+@pytest.mark.parametrize("dtype", choice.CPU_DTYPES)
+def test_a_cpu_has_its_own_which_equal_the_definitions(dtype):
+    assert first_difference(REFERENCE, choice.CPU, CPU, dtype) is None
+    assert choose("auto", CPU, dtype) is choice.CPU
+
+
+def test_the_definitions_stay_where_they_are_asked_for_or_all_there_is(available):
     available()
-    assert choose("auto", CPU, torch.float32) is REFERENCE
+    assert choose("reference", CPU, torch.float32) is REFERENCE
     assert choose("reference", CUDA, torch.float32) is REFERENCE
+    assert choose("auto", CPU, torch.float64) is REFERENCE
+
+
+def test_a_cpu_whose_own_differ_goes_by_the_definitions(monkeypatch):
+    monkeypatch.setattr(choice, "CPU", replace(choice.CPU, walk=lambda scores, law, uniforms: (scores, None)))
+    with pytest.warns(RuntimeWarning, match=r"walk \(greedy\) of float32 on cpu differs"):
+        assert choose("auto", CPU, torch.float32) is REFERENCE
 
 
 def test_equal_kernels_are_used_on_cuda_and_where_they_are_forced(available):

@@ -129,6 +129,7 @@ class DSpine(nn.Module):
         """Arrange the weights for the processor's matrix kernels: for decoding, not for training or saving."""
         self.requires_grad_(False)
         self.backbone.pack()
+        self.injection.pack()
         self.tables.pack(self.dtype)
 
     @property

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from dspine.kernels.injection import MessageWeights
+from dspine.kernels.packed import pack
 from dspine.kernels.reference import gate, gated_message, unit_normalise, write_back
 
 
@@ -56,6 +57,7 @@ class Injection(nn.Module):
         writing = range(layers) if injected is None else injected
         self.scale = math.sqrt(rank)
         self.gated = gated
+        self._message_weights: MessageWeights | None = None
         self.readouts = nn.ModuleList(nn.Linear(width, rank, bias=False) for _ in range(layers))
         with torch.no_grad():
             for layer in range(layers):
@@ -78,8 +80,18 @@ class Injection(nn.Module):
         for layer in writing:
             nn.init.zeros_(self._linear(self.writes, layer).weight)
 
+    def pack(self) -> None:
+        """Arrange frozen weights for the processor's matrix kernels, where it has some."""
+        pack(self.readouts)
+        if hasattr(self, "writes"):
+            pack(self.writes, keep=True)
+        if self.gated and hasattr(self, "message"):
+            self._message_weights = self.message_weights()
+
     def message_weights(self) -> MessageWeights:
         """What all layers share, where a gate weighs the message."""
+        if self._message_weights is not None:
+            return self._message_weights
         return MessageWeights(
             self.receiver_gate.weight, self.predecessor_gate.weight, self.message.weight, self.bias, self.scale
         )

@@ -1,7 +1,7 @@
 """Which implementation of a round's arithmetic is used: the plain definitions, or the fused kernels beside them.
 
 One rule: nothing is used that was not found equal to its definition here, on this device and in this number format;
-where that fails, it is said. On a CPU the definitions are what is fast.
+where that fails, it is said.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dspine.errors import ConfigError
-from dspine.kernels import accept, injection, reference
+from dspine.kernels import accept, cpu, injection, reference
 from dspine.kernels.injection import MessageWeights
 from dspine.kernels.law import Law
 
@@ -54,6 +54,18 @@ REFERENCE = Kernels(
     accept_greedy=accept.accept_greedy,
 )
 
+CPU = Kernels(
+    fused=True,
+    neighbour_message=cpu.neighbour_message,
+    candidate_message=cpu.candidate_message,
+    write_and_norm=cpu.write_and_norm,
+    refined_scores=cpu.refined_scores,
+    walk=cpu.walk,
+    accept=accept.accept,
+    accept_greedy=cpu.accept_greedy,
+)
+CPU_DTYPES = (torch.float32, torch.bfloat16)
+
 
 def read_choice(choice: str) -> Choice:
     """A choice that is known.
@@ -71,17 +83,24 @@ def choose(choice: str, device: torch.device, dtype: torch.dtype) -> Kernels:
     """The kernels for a device and the number format of the drafter's (or target's) states.
 
     Args:
-        choice: "reference" and "fused" force either; "auto": fused on CUDA, if they are found equal.
+        choice: "reference" and "fused" force either; "auto": on CUDA the fused ones, on a CPU those made for it, if
+            they are found equal.
 
     Raises:
         ConfigError: an unknown choice, or "fused" where they cannot run or differ from their definitions.
     """
     choice = read_choice(choice)
-    if choice == "reference" or (choice == "auto" and device.type != "cuda"):
+    made_for_cpu = choice == "auto" and device.type == "cpu"
+    if choice == "reference" or (choice == "auto" and device.type not in ("cpu", "cuda")):
         return REFERENCE
-    fault = _absent(device, dtype) or _unequal(device, dtype)
+    if made_for_cpu and dtype not in CPU_DTYPES:
+        return REFERENCE
+    fault = None if made_for_cpu else _absent(device, dtype)
     if fault is None:
-        return fused_kernels()
+        kernels = CPU if made_for_cpu else fused_kernels()
+        fault = _unequal(kernels, device, dtype)
+        if fault is None:
+            return kernels
     if choice == "fused":
         raise ConfigError(*fault)
     warnings.warn(f"{fault[0]}; the plain definitions are used, which are slower", RuntimeWarning, stacklevel=2)
@@ -124,10 +143,10 @@ def _absent(device: torch.device, dtype: torch.dtype) -> tuple[str, str] | None:
 
 
 @cache
-def _unequal(device: torch.device, dtype: torch.dtype) -> tuple[str, str] | None:
+def _unequal(kernels: Kernels, device: torch.device, dtype: torch.dtype) -> tuple[str, str] | None:
     from dspine.kernels.equality import first_difference
 
-    found = first_difference(REFERENCE, fused_kernels(), device, dtype)
+    found = first_difference(REFERENCE, kernels, device, dtype)
     if found is None:
         return None
     where = f"{str(dtype).removeprefix('torch.')} on {device}"

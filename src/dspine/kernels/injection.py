@@ -8,22 +8,41 @@ Source: DSpine (arXiv 2609.36173), adjacent causal injection, last-write refinem
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from dspine.kernels.packed import packed_product
 from dspine.kernels.reference import gated_message, rms, rms_norm, unit_normalise
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MessageWeights:
-    """What all layers share: G_q, G_p and A, each (a, r); the bias b (a); and √r."""
+    """What all layers share: G_q, G_p and A, each (a, r); the bias b (a); and √r.
+
+    joined, sender, receiver: several of the products as one, made once and kept: [G_q; G_p; A], [G_p; A] and G_q, the
+    bias with G_q.
+    """
 
     receiver_gate: Tensor
     predecessor_gate: Tensor
     message: Tensor
     bias: Tensor
     scale: float
+
+    @cached_property
+    def joined(self) -> nn.Module:
+        weight = torch.cat((self.receiver_gate, self.predecessor_gate, self.message))
+        return packed_product(weight, torch.cat((self.bias, torch.zeros_like(self.bias).repeat(2))))
+
+    @cached_property
+    def sender(self) -> nn.Module:
+        return packed_product(torch.cat((self.predecessor_gate, self.message)))
+
+    @cached_property
+    def receiver(self) -> nn.Module:
+        return packed_product(self.receiver_gate, self.bias)
 
 
 def neighbour_message(said: Tensor, anchor: Tensor, weights: MessageWeights) -> Tensor:
