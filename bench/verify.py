@@ -1,4 +1,4 @@
-"""What `verify="auto"` gains or loses against the plain path and the full block, alone and eight at a time.
+"""What ways to choose the number of candidates gain or lose against the plain path, alone and eight at a time.
 
     python bench/verify.py --runs 3 --max-new-tokens 128
 
@@ -64,6 +64,7 @@ def main() -> None:
     parser.add_argument("--drafter", default="smollm2-135m-dspine")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--batches", default="1,8")
+    parser.add_argument("--verify", default="full,auto", help="of full, auto, confidence:C, scheduled, lagged")
     parser.add_argument("--data-dir", type=Path, help="prompts of --task; else the demo's, over and over")
     parser.add_argument("--task", default="gsm8k")
     parser.add_argument("--count", type=int, default=8)
@@ -95,10 +96,10 @@ def main() -> None:
         measured = perf_counter() - start
         plain = Engine(target, max_batch=batch)
         engines = {
-            "full": Engine(target, drafter, max_batch=batch, verify="full"),
-            "auto": Engine(target, drafter, max_batch=batch, verify="auto", costs=book),
+            verify: Engine(target, drafter, max_batch=batch, verify=verify, costs=book)
+            for verify in args.verify.split(",")
         }
-        for engine in (plain, engines["full"]):
+        for engine in (plain, *engines.values()):
             engine.generate(prompts[:batch], SamplingParams(max_new_tokens=4, ignore_eos=True))
         for name, engine in engines.items():
             ratios = []

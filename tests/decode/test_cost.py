@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -24,6 +25,14 @@ def test_a_count_of_rows_is_read_off_the_next_larger_at_the_same_number_of_token
     assert TABLE.drafted(2, 4) == 5 + 28  # 10 tokens lie halfway between 4 and 16
     assert TABLE.drafted(8, 1) == 5 + 40  # more rows than were measured: 16 tokens of the largest count
     assert TABLE.plain(16) == 40
+
+
+def test_rows_of_different_widths_cost_as_the_widest_or_what_their_tokens_cost() -> None:
+    assert TABLE.drafted_rows([3, 0, 0, 0]) == TABLE.drafted(4, 3) == 5 + 40
+    ragged = replace(TABLE, ragged=True)
+    assert ragged.drafted_rows([3, 0, 0, 0]) == 5 + 16 + 24 * 3 / 12  # 7 tokens
+    assert ragged.drafted_rows([3, 3, 3, 3]) == ragged.drafted(4, 3) == 5 + 40
+    assert ragged.extended(8, {1: [1.0]}, [1.0]).ragged
 
 
 def test_what_a_table_covers() -> None:

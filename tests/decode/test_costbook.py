@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.support.processor import needs_onednn
 from tests.support.tiny_drafter import tiny_drafter
-from tests.support.tiny_target import tiny_target
+from tests.support.tiny_target import tiny_model, tiny_target, tiny_tokenizer
 
 from dspine.decode import costbook
 from dspine.decode.cost import Costs
@@ -47,9 +48,46 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_every_size_is_measured_several_times(target: Target, drafter: DSpine) -> None:
     verify, draft = measure(target, drafter, 3)
-    assert list(verify) == widths(6) == [1, 2, 4, 6]
+    assert list(verify) == widths(3, 6) == [1, 2, 4, 6]
     assert {len(runs) for runs in verify.values()} == {len(draft)}
     assert all(seconds > 0 for runs in (*verify.values(), draft) for seconds in runs)
+
+
+def test_where_a_forward_falls_into_pieces_both_sides_are_measured() -> None:
+    assert widths(8, 8, 32) == [1, 2, 4, 33 / 8, 8]
+    assert widths(6, 8, 32) == [1, 2, 4, 32 / 6, 33 / 6, 8]
+    assert widths(16, 6, 32) == [1, 2, 33 / 16, 4, 65 / 16, 6]
+    assert widths(32, 2, 32) == [1, 33 / 32, 2]
+    assert widths(40, 2, 32) == [1, 64 / 40, 65 / 40, 2]
+    assert widths(4, 8, 32) == [1, 2, 4, 8]
+
+
+@needs_onednn
+def test_sizes_between_whole_widths_are_measured_on_ragged_rows(
+    drafter: DSpine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = Target(tiny_model(), tiny_tokenizer(), name="packed", packed=True)
+    monkeypatch.setattr(costbook, "widths", lambda *_: [1.0, 5 / 3])
+    monkeypatch.setattr(costbook, "LIMIT_S", 0.0)
+    spans = []
+    forward = Target.forward
+    monkeypatch.setattr(
+        Target,
+        "forward",
+        lambda self, ids, cache, span, *taps: spans.append(span) or forward(self, ids, cache, span, *taps),
+    )
+    verify, _ = measure(packed, tiny_drafter(packed, block_size=6), 3)
+    assert list(verify) == [1.0, 5 / 3]
+    assert {span.each for span in spans} == {(1, 1, 1), (2, 2, 1)}
+
+
+@needs_onednn
+def test_a_table_knows_whether_its_target_takes_ragged_rows(target: Target, counted: list[int]) -> None:
+    packed = Target(tiny_model(), tiny_tokenizer(), name="packed", packed=True)
+    for each in (target, packed, packed):
+        book = CostBook(each, tiny_drafter(each, block_size=6), capacity=1)
+        assert book.covering(1).ragged == each.ragged == (each is packed)
+    assert counted == [1, 1]
 
 
 def test_measuring_goes_on_until_two_runs_agree(

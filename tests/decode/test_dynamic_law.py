@@ -38,6 +38,7 @@ ROWS = 4  # of a batch
 CANDIDATES = 5
 RISING = Costs({ROWS: {1: 1.0, 2: 1.3, 3: 1.55, 4: 1.75, 5: 1.9, 6: 2.1, 16: 9.0}}, {ROWS: 0.1})
 JUMP = Costs({1: {1: 1.0, 2: 2.7, 8: 2.7}}, {1: 0.1})  # a long block or none
+LINE = replace(RISING, ragged=True)  # rows cost what their tokens cost
 
 # ---------------------------------------------------------------- the Markov toy
 
@@ -87,11 +88,15 @@ def test_a_threshold_keeps_the_law(form: str, level: float) -> None:
     assert worst(check(toy, output)) > HOLDS
 
 
-@pytest.mark.parametrize("law", ["temperature 1", "top-p 0.7"])
+@pytest.mark.parametrize(
+    ("law", "costs"),
+    [("temperature 1", RISING), ("top-p 0.7", RISING), ("temperature 1", LINE)],
+    ids=["by place", "by place, top-p", "by candidate"],
+)
 @pytest.mark.parametrize("schedule", [Scheduled, Lagged])
-def test_a_schedule_keeps_the_law(schedule: type[Scheduled | Lagged], law: str) -> None:
+def test_a_schedule_keeps_the_law(schedule: type[Scheduled | Lagged], law: str, costs: Costs) -> None:
     toy = MarkovToy.under(LAWS[law])
-    batches = Batches(lambda: schedule(RISING))
+    batches = Batches(lambda: schedule(costs))
     output = toy.generate(REQUESTS, COUNT, CANDIDATES, lengths=batches, fresh=schedule.looks_back)
     assert len(batches.kinds) > 2
     assert worst(check(toy, output)) > HOLDS

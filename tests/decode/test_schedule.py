@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -168,14 +169,29 @@ def test_new_requests_begin_with_what_the_purses_held() -> None:
 # ---------------------------------------------------------------- rows that are bound
 
 
-def test_a_bound_row_has_the_whole_block_and_the_others_with_it() -> None:
+def test_a_bound_row_has_the_whole_block_and_the_others_as_much_with_it() -> None:
     schedule = Adaptive(M, STEEP)
     seats = [Seat(0, M), Seat(1, 5, FULL), Seat(2, 0)]
     for _ in range(30):
-        assert schedule.lengths(seats) == [7, 5, 0]
-        schedule.learn(seats, [7, 5, 0], [0, 0, 0])
+        assert schedule.lengths(seats) == [5, 5, 0]
+        schedule.learn(seats, [5, 5, 0], [0, 0, 0])
     assert schedule.lengths(seats[:1]) == [0]
     assert schedule.lengths([Seat(0, M), Seat(1, 0, FULL)]) == [0, 0]
+
+
+def test_in_a_ragged_batch_a_bound_row_makes_no_room_for_the_others() -> None:
+    schedule = Adaptive(M, replace(STEEP, ragged=True))
+    seats = [Seat(0, M), Seat(1, 5, FULL), Seat(2, 0)]
+    for _ in range(30):
+        lengths = schedule.lengths(seats)
+        schedule.learn(seats, lengths, [0, 0, 0])
+    assert lengths == [0, 5, 0]
+
+
+def test_in_a_ragged_batch_rows_that_are_nearly_full_make_a_number_cheaper() -> None:
+    steep, rooms = table(1, 1.6, 2.4, 4.0, rows=4), [M, 1, 1, 1]
+    sure = [0.9**place for place in range(1, M + 1)]
+    assert best(sure, rooms, replace(steep, ragged=True)) > best(sure, rooms, steep) == 1
 
 
 def test_bound_rows_alone_do_not_ask_for_costs() -> None:

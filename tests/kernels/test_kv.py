@@ -132,5 +132,31 @@ def test_whole_grains_are_read_and_what_lies_behind_is_masked():
 
 def test_groups_of_a_span_are_its_rows_in_order():
     span = Span(2, (5, 6, 7), 3, grain=16)
-    assert span.groups(2) == [Span(2, (5, 6), 3, grain=16), Span(4, (7,), 3, grain=16)]
-    assert span.groups(3) == [span]
+    assert span.groups(6) == [Span(2, (5, 6), 3, grain=16), Span(4, (7,), 3, grain=16)]
+    assert span.groups(8) == span.groups(6)
+    assert span.groups(9) == [span]
+    assert [group.rows for group in span.groups(2)] == [1, 1, 1]  # a row is never split
+
+
+def test_a_ragged_span_counts_each_rows_own_tokens():
+    span = Span.of(1, [5, 9, 2, 30], [4, 1, 4, 4])
+    assert span.counts == (4, 1, 4, 4)
+    assert (span.width, span.tokens, span.limit, span.aligned) == (4, 13, 34, False)
+    assert Span.of(0, [9, 9], [1, 3]).limit == 12
+    assert Span.of(0, [3, 20], [4, 1]).limit == 21  # not 24: the wide row is not the long one
+    assert span.positions().tolist() == [[5, 6, 7, 8, 9, 2, 3, 4, 5, 30, 31, 32, 33]]
+    assert Span.of(1, [5, 9], [4, 4]) == Span(1, (5, 9), 4)
+    assert span.even == Span(1, (5, 9, 2, 30), 4)
+    assert span.groups(8) == [Span(1, (5, 9), 4, counts=(4, 1)), Span(3, (2, 30), 4)]
+    assert span.runs() == [Span(1, (5,), 4), Span(2, (9,), 1), Span(3, (2, 30), 4)]
+
+
+def test_a_ragged_write_lands_at_each_rows_positions_and_nowhere_else():
+    cache = RowCache(1, 3)
+    cache.open(Span.of(1, [2, 0], [3, 1]))
+    new = torch.arange(1, 9, dtype=torch.float32).view(1, 4, 2).transpose(1, 2)[..., None]  # (1, 2, 4, 1)
+    keys, values = cache.write(0, new, -new)
+    assert keys.shape == (2, 2, 5, 1)
+    assert keys[0, :, :, 0].tolist() == [[0, 0, 1, 3, 5], [0, 0, 2, 4, 6]]
+    assert keys[1, :, :, 0].tolist() == [[7, 0, 0, 0, 0], [8, 0, 0, 0, 0]]
+    assert torch.equal(values, -keys)

@@ -64,6 +64,44 @@ def test_prefill_rounds_and_single_tokens_equal_the_models_own(kind, overrides):
         torch.testing.assert_close(packed.logits(got.hidden), plain.logits(expected.hidden), rtol=2e-3, atol=2e-3)
 
 
+@pytest.mark.parametrize(("kind", "overrides"), [("llama", {}), ("qwen3", sliding("qwen3", full_layers=3))])
+def test_a_ragged_round_equals_the_rectangle_and_leaves_other_slots_alone(kind, overrides):
+    _, packed = both(kind, **overrides)
+    assert packed.ragged
+    ids = torch.randint(TOKENS, (5, 30), generator=torch.Generator().manual_seed(7))
+    counts, starts = (4, 1, 1, 3, 4), (11, 20, 3, 16, 5)
+    caches = packed.new_cache(5), packed.new_cache(5)
+    for cache in caches:
+        packed.forward(ids, cache, Span(0, (0,) * 5, 30))
+    new = torch.stack([ids[row, start : start + 4] for row, start in enumerate(starts)]).flip(1)
+    ragged = packed.forward(new, caches[0], Span.of(0, starts, counts), TAPS)
+    even = packed.forward(new, caches[1], Span(0, starts, 4), TAPS)
+    for row, count in enumerate(counts):
+        for got, expected in ((ragged.hidden, even.hidden), (ragged.features, even.features)):
+            torch.testing.assert_close(got[row, :count], expected[row, :count], rtol=1e-4, atol=1e-4)
+    for cache in caches:
+        cache.open(Span(0, (29,) * 5, 1))
+    for ours, theirs in zip(caches[0].rows.read(1), caches[1].rows.read(1), strict=True):
+        for row, (start, count) in enumerate(zip(starts, counts, strict=True)):
+            torch.testing.assert_close(ours[row, :, : start + count], theirs[row, :, : start + count])
+            if count < 4:  # what the rectangle fills up with is not written
+                assert not torch.equal(
+                    ours[row, :, start + count : start + 4], theirs[row, :, start + count : start + 4]
+                )
+
+
+def test_a_ragged_round_multiplies_by_its_tokens_alone(monkeypatch):
+    _, packed = both("llama")
+    cache, seen = packed.new_cache(3), set()
+    packed.forward(IDS[[0, 1, 0], :9], cache, Span(0, (0, 0, 0), 9))
+    product = PackedLinear._product
+    monkeypatch.setattr(
+        PackedLinear, "_product", lambda self, x, then: seen.add(x[..., 0].numel()) or product(self, x, then)
+    )
+    packed.forward(IDS[[0, 1, 0], :8], cache, Span.of(0, (9, 9, 9), (8, 1, 2)))
+    assert seen == {11}
+
+
 @needs_bfloat16
 def test_bfloat16_stays_near():
     plain, packed = both("qwen3", torch.bfloat16)
@@ -109,17 +147,19 @@ def test_in_bfloat16_a_row_has_the_same_bits_in_any_company():
             packed.forward(ids[row : row + 1, : starts[row]], cache, Span(place, (0,), starts[row]))
         return cache
 
-    def block(rows: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    def block(rows: list[int], counts: tuple[int, ...] = (8,) * 7) -> tuple[torch.Tensor, torch.Tensor]:
         new = torch.stack([ids[row, starts[row] : starts[row] + 8] for row in rows])
-        out = packed.forward(new, prefilled(rows), Span(0, tuple(starts[row] for row in rows), 8), (0,))
+        span = Span.of(0, [starts[row] for row in rows], [counts[row] for row in rows])
+        out = packed.forward(new[:, : span.width], prefilled(rows), span, (0,))
         assert out.features is not None
         return packed.logits(out.hidden), out.features
 
-    logits, features = block(list(range(7)))  # 56 tokens: more than stay alike in one product
-    for row in range(7):
-        alone = block([row])
-        assert torch.equal(logits[row], alone[0][0]), row
-        assert torch.equal(features[row], alone[1][0]), row
+    alone = [block([row]) for row in range(7)]
+    for counts in ((8,) * 7, (8, 1, 1, 3, 8, 8, 5), (1, 1, 2, 1, 1, 8, 1)):  # up to 56 tokens: more than stay alike
+        logits, features = block(list(range(7)), counts)
+        for row, count in enumerate(counts):
+            assert torch.equal(logits[row, :count], alone[row][0][0, :count]), (row, counts)
+            assert torch.equal(features[row, :count], alone[row][1][0, :count]), (row, counts)
 
 
 def test_the_model_itself_still_runs():

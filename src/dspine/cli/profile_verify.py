@@ -66,9 +66,9 @@ def _table(costs: Costs, candidates: int) -> Table:
     """Milliseconds: of drafting, and of verifying by tokens a row."""
     widths = sorted({width for sizes in costs.verify.values() for width in sizes})
     table = titled("Milliseconds of a round's parts, by tokens a row in the target's forward", "rows")
-    for head in (f"draft {candidates}", *map(str, widths)):
+    for head in (f"draft {candidates}", *(f"{width:.3g}" for width in widths)):
         table.add_column(head, justify="right")
     for rows, sizes in sorted(costs.verify.items()):
-        seconds = [costs.draft[rows], *(sizes[width] for width in widths)]
-        table.add_row(str(rows), *(f"{1000 * each:.2f}" for each in seconds))
+        seconds = [costs.draft[rows], *(sizes.get(width) for width in widths)]
+        table.add_row(str(rows), *("" if each is None else f"{1000 * each:.2f}" for each in seconds))
     return table

@@ -119,7 +119,8 @@ class Batch:
         proposal = proposal.places(max(lengths))
         with stage("verify/forward"):
             ids = torch.cat((anchors[:, None], proposal.tokens), dim=1)  # (B, M+1)
-            out = self._target.forward(ids, self._cache, Span(0, tuple(starts), ids.shape[1]), self._taps())
+            span = Span.of(0, starts, [length + 1 for length in lengths])
+            out = self._target.forward(ids, self._cache, span, self._taps())
         rulings = judge(self._target, rows, self._mixed(rows), out.hidden, proposal, lengths, self._kernels)
         with stage("commit/observe"):
             self._observe(starts, ids, out.features, rulings)

@@ -17,14 +17,17 @@ from typing import Any
 class Costs:
     """A cost table.
 
-    verify: by count of rows, then by tokens a row (anchor included): seconds of the target's forward up to its choices.
+    verify: by count of rows, then by tokens a row (anchor included; where rows are ragged, on average): seconds of the
+        target's forward up to its choices.
     draft: by count of rows: seconds of drafting one block a row.
+    ragged: whether rows of different widths cost what their tokens cost; else each costs as much as the widest.
 
     An empty table covers nothing and cannot be asked.
     """
 
-    verify: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
+    verify: Mapping[int, Mapping[float, float]] = field(default_factory=dict)
     draft: Mapping[int, float] = field(default_factory=dict)
+    ragged: bool = False
 
     def covering(self, rows: int) -> Costs:
         """The table to ask about `rows` rows: this one, as it is all there is."""
@@ -36,13 +39,19 @@ class Costs:
 
     def plain(self, rows: int) -> float:
         """Seconds of a round without drafts."""
-        return self._seconds(rows, 1)
+        return self._seconds(rows, rows)
 
     def drafted(self, rows: int, candidates: int) -> float:
         """Seconds of a round that drafts and verifies `candidates` candidates a row."""
-        return self.draft[self._count(rows)] + self._seconds(rows, candidates + 1)
+        return self.drafted_rows([candidates] * rows)
 
-    def extended(self, rows: int, verify: Mapping[int, Sequence[float]], draft: Sequence[float]) -> Costs:
+    def drafted_rows(self, lengths: Sequence[int]) -> float:
+        """Seconds of a round that drafts, and verifies so many candidates of each row."""
+        rows = len(lengths)
+        tokens = rows + (sum(lengths) if self.ragged else rows * max(lengths))
+        return self.draft[self._count(rows)] + self._seconds(rows, tokens)
+
+    def extended(self, rows: int, verify: Mapping[float, Sequence[float]], draft: Sequence[float]) -> Costs:
         """The table with one more count of rows, from several runs of each size.
 
         The quickest run counts, as whatever disturbs a run makes it longer: on a busy machine medians of a few runs
@@ -52,21 +61,21 @@ class Costs:
         widths = sorted(verify)
         seconds = non_decreasing([min(verify[width]) for width in widths])
         fresh = dict(zip(widths, seconds, strict=True))
-        return Costs({**self.verify, rows: fresh}, {**self.draft, rows: min(draft)})
+        return Costs({**self.verify, rows: fresh}, {**self.draft, rows: min(draft)}, self.ragged)
 
     def numbers(self) -> dict[str, Any]:
-        """The table for a JSON file; `from_numbers` reads it."""
+        """The seconds for a JSON file; `from_numbers` reads them."""
         return {"verify": self.verify, "draft": self.draft}
 
     @classmethod
     def from_numbers(cls, found: Mapping[str, Any]) -> Costs:
-        """A table from a JSON file.
+        """A table from a JSON file, of rows that cost as much as the widest.
 
         Raises:
             ValueError, KeyError, TypeError, AttributeError: it is none.
         """
         verify = {
-            int(rows): {int(width): _positive(seconds) for width, seconds in sizes.items()}
+            int(rows): {float(width): _positive(seconds) for width, seconds in sizes.items()}
             for rows, sizes in found["verify"].items()
         }
         draft = {int(rows): _positive(seconds) for rows, seconds in found["draft"].items()}
@@ -78,13 +87,14 @@ class Costs:
         """The smallest measured count of at least `rows` rows, else the largest."""
         return min((count for count in self.verify if count >= rows), default=max(self.verify))
 
-    def _seconds(self, rows: int, width: int) -> float:
+    def _seconds(self, rows: int, tokens: int) -> float:
+        """Of verifying `tokens` tokens of all rows together."""
         count = self._count(rows)
         sizes = sorted(self.verify[count])
-        return interpolated([count * size for size in sizes], [self.verify[count][s] for s in sizes], rows * width)
+        return interpolated([count * size for size in sizes], [self.verify[count][s] for s in sizes], tokens)
 
 
-def interpolated(points: Sequence[int], values: Sequence[float], at: float) -> float:
+def interpolated(points: Sequence[float], values: Sequence[float], at: float) -> float:
     """The value at a place by the straight line between its neighbours; flat before the first point, and on the line
     of the last two behind the last."""
     if at <= points[0] or len(points) == 1:

@@ -17,6 +17,7 @@ import platform
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -31,6 +32,7 @@ from dspine.decode.cost import Costs
 from dspine.drafter.proposal import Drafter
 from dspine.kernels.kv import Span
 from dspine.kernels.law import Law, likeliest
+from dspine.kernels.ragged import Ragged
 from dspine.stages import stage
 from dspine.target.gguf import cache_root
 from dspine.target.model import Target
@@ -38,7 +40,7 @@ from dspine.target.model import Target
 CONTEXT = 64  # tokens before the block; a longer context makes plain and drafted rounds dearer alike
 RUNS = 3  # of each size at least, in turn, so that a disturbance meets all sizes
 LIMIT_S = 2.0  # no further run after so many seconds
-DRAFT = 0  # the size of no block: stands for drafting among the sizes
+DRAFT = 0.0  # the size of no block: stands for drafting among the sizes
 STEADY = 1.1  # the two quickest runs of a size may differ by so much
 
 
@@ -57,7 +59,7 @@ class CostBook:
         self._capacity = capacity
         self.facts = facts_of(target, drafter)
         self.file = cache_root() / "costs" / f"{_digest(self.facts)}.json"
-        self._costs = Costs() if anew else _read(self.file)
+        self._costs = replace(Costs() if anew else _read(self.file), ragged=target.ragged)
         self._keep = True
 
     @property
@@ -83,8 +85,8 @@ class CostBook:
 
 
 @torch.inference_mode()
-def measure(target: Target, drafter: Drafter, rows: int) -> tuple[dict[int, list[float]], list[float]]:
-    """Seconds of verifying blocks of several widths, by width, and of drafting a block, some runs each.
+def measure(target: Target, drafter: Drafter, rows: int) -> tuple[dict[float, list[float]], list[float]]:
+    """Seconds of verifying blocks of several widths, by tokens a row, and of drafting a block, some runs each.
 
     The caches are its own and are gone afterwards; nothing else is touched.
     """
@@ -98,18 +100,20 @@ def measure(target: Target, drafter: Drafter, rows: int) -> tuple[dict[int, list
         target.forward(ids[:, :before], cache, Span(0, (0,) * rows, before, whole=True))
     law = Law.greedy_rows(rows, device)
 
-    def verify(width: int) -> None:
-        span = Span(0, (before,) * rows, width)
-        hidden = target.forward(ids[:, :width], cache, span, taps).hidden
-        likeliest(target.logits(hidden)).tolist()  # on the host: what an accelerator has queued is done then
+    def verify(width: float) -> None:
+        tokens = round(rows * width)
+        span = Span.of(0, (before,) * rows, [tokens // rows + (row < tokens % rows) for row in range(rows)])
+        hidden = target.forward(ids[:, : span.width], cache, span, taps).hidden
+        line = Ragged(span.each, span.width, device).line(hidden)
+        likeliest(target.logits(line)).tolist()  # on the host: what an accelerator has queued is done then
 
     def draft() -> None:
         drafter.propose(context, 0, ids[:, 0], law, None).tokens.tolist()
 
-    works = {width: partial(verify, width) for width in widths(block)} | {DRAFT: draft}
+    works = {width: partial(verify, width) for width in widths(rows, block, target.alike)} | {DRAFT: draft}
     for work in works.values():  # pays for set-up, and does not count
         _seconds(work)
-    times = {size: list[float]() for size in works}
+    times = {float(size): list[float]() for size in works}
     deadline = perf_counter() + LIMIT_S
     while not times[DRAFT] or (_wanting(times.values()) and perf_counter() < deadline):
         for size, work in works.items():
@@ -129,9 +133,16 @@ def _wanting(times: Iterable[Sequence[float]]) -> bool:
     return any(len(runs) < RUNS or not steady(runs) for runs in times)
 
 
-def widths(block: int) -> list[int]:
-    """Tokens a row to measure: powers of two, and the whole block."""
-    return sorted({1 << power for power in range(block.bit_length()) if 1 << power <= block} | {block})
+def widths(rows: int, block: int, piece: int | None = None) -> list[float]:
+    """Tokens a row to measure: powers of two, the whole block, and where a forward of so many rows jumps in cost.
+
+    Args:
+        piece: most tokens that go through the target in one piece, see `Target.alike`; None: all do.
+    """
+    powers = [1 << power for power in range(block.bit_length()) if 1 << power <= block]
+    edges = range(piece, rows * block, piece) if piece else ()
+    jumps = (tokens / rows for edge in edges for tokens in (edge, edge + 1) if edge >= rows)
+    return sorted({*map(float, powers), float(block), *jumps})
 
 
 def facts_of(target: Target, drafter: Drafter) -> dict[str, Any]:
@@ -149,6 +160,7 @@ def facts_of(target: Target, drafter: Drafter) -> dict[str, Any]:
         "drafter_taps": list(drafter.target_layer_ids),
         "block_size": drafter.block_size,
         "context": CONTEXT,
+        "piece": target.alike,
         "versions": {"dspine": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
     }
 

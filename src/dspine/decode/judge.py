@@ -23,6 +23,7 @@ from dspine.drafter.proposal import Proposal
 from dspine.errors import TargetError
 from dspine.kernels.choice import REFERENCE, Kernels
 from dspine.kernels.law import Law, law_probs, likeliest
+from dspine.kernels.ragged import Ragged
 from dspine.kernels.upload import upload
 from dspine.stages import stage
 from dspine.target.model import Target
@@ -78,26 +79,30 @@ def judge(
         lengths: how many candidates of each row to verify, 0..M.
         kernels: whose arithmetic.
     """
+    places, width = [length + 1 for length in lengths], hidden.shape[1]
+    layout = Ragged(places if target.ragged else [width] * len(rows), width, hidden.device)
     with stage("verify/head"):
-        raw = target.logits(hidden)  # (B, M+1, V)
+        raw = target.logits(layout.line(hidden))  # (N, V), N the places of all rows
     with stage("verify/law"):
-        scores = _processed(target, rows, raw, proposal, lengths)
-        choices = likeliest(scores) if mixture.greedy else None  # (B, M+1)
-        probs = _laws(scores, mixture)
+        scores = _processed(target, rows, raw, proposal, layout, lengths)
+        choices = layout.rows(likeliest(scores)) if mixture.greedy else None  # (B, M+1)
+        probs = _laws(scores, mixture, layout)
     with stage("verify/accept"):
         bounds = upload(lengths, scores.device)
         verdict = _verdict(rows, mixture, choices, probs, proposal, bounds, kernels)
-        columns = (verdict.accepted, verdict.next_token, _unnumbered(raw, verdict))
+        columns = (verdict.accepted, verdict.next_token, _unnumbered(raw, verdict, layout))
         # The one place of a round where the host waits for the device.
         table: list[list[int]] = torch.cat((torch.stack(columns, dim=1), proposal.tokens), dim=1).tolist()
     return [
-        _ruling(row, raw[index], bool(fault), [*drafts[:accepted], last])
+        _ruling(row, raw[layout.row(index)], bool(fault), [*drafts[:accepted], last])
         for index, (row, (accepted, last, fault, *drafts)) in enumerate(zip(rows, table, strict=True))
     ]
 
 
-def _processed(target: Target, rows: Sequence[Row], raw: Tensor, proposal: Proposal, lengths: Sequence[int]) -> Tensor:
-    """Logits after every request's processing, (B, M+1, V); `raw` keeps its values if a row wants logprobs."""
+def _processed(
+    target: Target, rows: Sequence[Row], raw: Tensor, proposal: Proposal, layout: Ragged, lengths: Sequence[int]
+) -> Tensor:
+    """Logits after every request's processing, (N, V); `raw` keeps its values if a row wants logprobs."""
     active = [index for index, row in enumerate(rows) if row.request.processor.active(row.generated)]
     if not active and target.decodable >= raw.shape[-1]:
         return raw
@@ -108,20 +113,27 @@ def _processed(target: Target, rows: Sequence[Row], raw: Tensor, proposal: Propo
     drafts = proposal.tokens.tolist() if active else []
     for index in active:
         row, length = rows[index], lengths[index]
+        places = slice(layout.starts[index], layout.starts[index] + length + 1)
         try:
-            processed = row.request.processor(raw[index, : length + 1], row.tokens, drafts[index][:length])
+            processed = row.request.processor(raw[places], row.tokens, drafts[index][:length])
         except Exception as error:  # noqa: BLE001  a user's code: whatever it raises ends that user's request
             row.end("error", error)
         else:
-            scores[index, : length + 1] = processed
+            scores[places] = processed
     return scores
 
 
-def _laws(scores: Tensor, mixture: Mixture) -> Tensor | None:
+def _laws(scores: Tensor, mixture: Mixture, layout: Ragged) -> Tensor | None:
     """Probabilities of the sampled rows, (S, M+1, V) float32."""
     if not mixture.sampled:
         return None
-    return law_probs(scores[mixture.sampled] if mixture.greedy else scores, mixture.sampled_law)
+    if mixture.greedy:
+        scores = torch.cat([scores[layout.row(index)] for index in mixture.sampled])
+        layout = layout.part(mixture.sampled)
+    if layout.even:  # the law goes by rows
+        return law_probs(layout.rows(scores), mixture.sampled_law)
+    each = [index for index, count in enumerate(layout.counts) for _ in range(count)]
+    return layout.rows(law_probs(scores, mixture.sampled_law.rows(each)))
 
 
 def _verdict(
@@ -156,10 +168,10 @@ def _noise(rows: Sequence[Row], candidates: int, device: torch.device) -> Tensor
     return torch.cat((judging, uniform_rows(seeds, "next", positions, 1, device)), dim=1)
 
 
-def _unnumbered(raw: Tensor, verdict: Verdict) -> Tensor:
+def _unnumbered(raw: Tensor, verdict: Verdict, layout: Ragged) -> Tensor:
     """Rows whose law was not a number, int64 (B,): a draw ends behind the vocabulary, an argmax on the NaN itself."""
-    rows, size = torch.arange(len(raw), device=raw.device), raw.shape[-1]
-    score = raw[rows, verdict.accepted, verdict.next_token.clamp(max=size - 1)]
+    starts, size = upload(layout.starts, raw.device), raw.shape[-1]
+    score = raw[starts + verdict.accepted, verdict.next_token.clamp(max=size - 1)]
     return ((verdict.next_token >= size) | score.isnan()).long()
 
 

@@ -7,9 +7,9 @@ Source: DSpark (arXiv 2607.05147), algorithm 1, and its asynchronous form, as SG
 
     survival a_{r,j} = Π_{i≤j} c_{r,i};   Θ = (R + Σ of admitted a) / seconds of the round
 
-The rows of a batch go through the target side by side, as wide as its widest row, so a step here is a *place*: it
-widens the batch by one, and every row that has room gets its candidate there. (Where a batch costs what its tokens
-cost, a step is a single candidate.)
+A step is what a batch can be widened by. Where a batch costs what its tokens cost (`Target.ragged`), that is a single
+candidate, the likeliest to be kept first. Where its rows go through the target side by side, each as wide as the
+widest, it is a *place*, and every row that has room gets its candidate there: they cost no more.
 
 The lagged form splits the decision: how many steps, by an unconstrained maximum over the confidences of two rounds
 ago, which cannot know the tokens at hand; which candidates these are, by the present rows. No round waits for its own
@@ -35,7 +35,7 @@ LAG = 2  # rounds
 
 @dataclass(frozen=True)
 class Step:
-    """Candidates that are admitted together: the next one of each of some rows.
+    """Candidates that are admitted together: the next one of each of some rows, or of one.
 
     gain: kept tokens that they promise.
     """
@@ -73,6 +73,22 @@ def steps_by_place(confidences: Confidences, rooms: Sequence[int]) -> list[Step]
     ]
 
 
+def steps_by_candidate(confidences: Confidences, rooms: Sequence[int]) -> list[Step]:
+    """The steps of a batch that costs what its tokens cost, the candidate that is likeliest to be kept first.
+
+    Equal ones by place, then by row: never by what was drawn, and no row's candidate before the one it follows.
+
+    Args:
+        rooms: the most candidates that each row can use; 0 for rows that are not chosen for.
+    """
+    ranked = sorted(
+        (-chance, place, row)
+        for row, (each, room) in enumerate(zip(confidences, rooms, strict=True))
+        for place, chance in enumerate(survival(each, room))
+    )
+    return [Step((row,), -negative) for negative, _, row in ranked]
+
+
 def grown(lengths: Sequence[int], steps: Sequence[Step]) -> list[int]:
     """Lengths after some steps."""
     longer = list(lengths)
@@ -100,7 +116,8 @@ def early_stopped(steps: Sequence[Step], lengths: Sequence[int], kept: float, pr
 def best_budget(steps: Sequence[Step], lengths: Sequence[int], kept: float, price: Price) -> int:
     """The number of steps with most tokens a second, of all: for confidences in which present tokens have no part."""
     gains = accumulate((step.gain for step in steps), initial=kept)
-    speeds = [gain / price(grown(lengths, steps[:taken])) for taken, gain in enumerate(gains)]
+    sizes = accumulate(steps, lambda size, step: grown(size, [step]), initial=list(lengths))
+    speeds = [gain / price(size) for gain, size in zip(gains, sizes, strict=True)]
     return speeds.index(max(speeds))
 
 
@@ -123,9 +140,10 @@ class Scheduled:
     def cut(self, seats: Sequence[Seat], lengths: Sequence[int], confidences: Confidences | None) -> list[int]:
         if confidences is None or not free(seats):
             return list(lengths)
-        start, kept, price = _settled(seats, lengths, confidences, self._costs.covering(len(seats)))
-        steps = _steps(seats, lengths, confidences)
-        return grown(start, steps[: early_stopped(steps, start, kept, price)])
+        costs = self._costs.covering(len(seats))
+        start, kept = _settled(seats, lengths, confidences)
+        steps = _steps(seats, lengths, confidences, costs)
+        return grown(start, steps[: early_stopped(steps, start, kept, costs.drafted_rows)])
 
     def learn(self, seats: Sequence[Seat], lengths: Sequence[int], accepted: Sequence[int]) -> None:
         """It remembers nothing."""
@@ -152,12 +170,13 @@ class Lagged:
         if confidences is None or not free(seats):
             return list(lengths)
         before = [self._before(seat) for seat in seats]
-        start, kept, price = _settled(seats, lengths, before, self._costs.covering(len(seats)))
-        budget = best_budget(_steps(seats, lengths, before), start, kept, price)
+        costs = self._costs.covering(len(seats))
+        start, kept = _settled(seats, lengths, before)
+        budget = best_budget(_steps(seats, lengths, before, costs), start, kept, costs.drafted_rows)
         self._said = {seat.request: self._said.get(seat.request, deque(maxlen=LAG)) for seat in seats}
         for seat, said in zip(seats, confidences, strict=True):
             self._said[seat.request].append(list(said))
-        return grown(start, _steps(seats, lengths, confidences)[:budget])
+        return grown(start, _steps(seats, lengths, confidences, costs)[:budget])
 
     def learn(self, seats: Sequence[Seat], lengths: Sequence[int], accepted: Sequence[int]) -> None:
         """What stood is no matter: it goes by what was said."""
@@ -167,16 +186,14 @@ class Lagged:
         return said[0] if said is not None and len(said) == LAG else [1.0] * seat.room
 
 
-def _steps(seats: Sequence[Seat], lengths: Sequence[int], confidences: Confidences) -> list[Step]:
+def _steps(seats: Sequence[Seat], lengths: Sequence[int], confidences: Confidences, costs: Costs) -> list[Step]:
     """The steps of the rows that are chosen for."""
-    return steps_by_place(confidences, [0 if s.bound else n for s, n in zip(seats, lengths, strict=True)])
+    rooms = [0 if seat.bound else length for seat, length in zip(seats, lengths, strict=True)]
+    return (steps_by_candidate if costs.ragged else steps_by_place)(confidences, rooms)
 
 
-def _settled(
-    seats: Sequence[Seat], lengths: Sequence[int], confidences: Confidences, costs: Costs
-) -> tuple[list[int], float, Price]:
-    """What a round is before the first step: lengths, tokens that it promises, and the price of lengths."""
+def _settled(seats: Sequence[Seat], lengths: Sequence[int], confidences: Confidences) -> tuple[list[int], float]:
+    """What a round is before the first step: lengths, and tokens that it promises."""
     start = [length if seat.bound else 0 for seat, length in zip(seats, lengths, strict=True)]
     sure = sum(sum(survival(said, length)) for said, length in zip(confidences, start, strict=True))
-    rows = len(seats)
-    return start, rows + sure, lambda chosen: costs.drafted(rows, max(chosen))
+    return start, len(seats) + sure

@@ -4,9 +4,9 @@ One rule: whether a candidate is verified may depend on past rounds, costs, and 
 So the output keeps its law whatever the numbers are. Rows with a rule of their own (`decode/policy.py`) are not chosen
 for: their tokens must not depend on the rounds of others.
 
-`Adaptive` decides before a block is drafted. The number is one for the whole batch, since its rows go through the
-target side by side: the one that promises most kept tokens a second. None at all is a plain round, in which the drafter
-rests. Source: scheduled verification of DSpark (arXiv 2607.05147), with running acceptance rates in place of a
+`Adaptive` decides before a block is drafted. The number is one for the whole batch, from the acceptance of all its
+rows: the one that promises most kept tokens a second. None at all is a plain round, in which the drafter rests.
+Source: scheduled verification of DSpark (arXiv 2607.05147), with running acceptance rates in place of a
 confidence head; `decode/prefix.py` has it with one.
 """
 
@@ -127,8 +127,11 @@ class Adaptive:
 
     def lengths(self, seats: Sequence[Seat]) -> list[int]:
         rooms = [seat.room for seat in seats]
+        if not free(seats):
+            return rooms
         if not _open(seats):
-            return rooms  # one row makes the block so wide: the other rows' candidates cost no more
+            costs = self._costs.covering(len(seats))
+            return beside(self._acceptance.survival(), seats, costs)
         self._greet(seats)
         count = self._count(rooms)
         return [min(count, room) for room in rooms]
@@ -203,10 +206,30 @@ def best(
     chosen, speed = 0, 0.0 if least else GAIN * rows / plain
     for place, chance in enumerate(survival[: max(rooms)], 1):
         kept += chance * sum(room >= place for room in rooms)
-        seconds = costs.drafted(rows, place)
+        seconds = costs.drafted_rows([min(place, room) for room in rooms])
         if place >= least and seconds - plain <= purse and kept / seconds > speed:
             chosen, speed = place, kept / seconds
     return chosen
+
+
+def beside(survival: Sequence[float], seats: Sequence[Seat], costs: Costs) -> list[int]:
+    """Lengths with most kept tokens a second, where some rows have theirs and are drafted for in any case.
+
+    Where rows cost as much as the widest, the others have as many candidates as that one at least.
+
+    Args:
+        survival: as in `best`.
+    """
+
+    def lengths(count: int) -> list[int]:
+        return [seat.room if seat.bound else min(count, seat.room) for seat in seats]
+
+    def speed(count: int) -> float:
+        chosen = lengths(count)
+        return (len(seats) + sum(sum(survival[:length]) for length in chosen)) / costs.drafted_rows(chosen)
+
+    most = max(seat.room for seat in seats if not seat.bound)
+    return lengths(max(range(most + 1), key=speed))
 
 
 def free(seats: Sequence[Seat]) -> bool:

@@ -8,7 +8,9 @@ different numbers of candidates without moving a byte, and padding behind a row'
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -29,6 +31,9 @@ class Span:
 
     `whole`: none of the new tokens will be taken back. Slots do not mind; states of layers that have no slots need then
     not be kept place by place (`target/states.py`).
+
+    `counts`: the new tokens of each row, at most `width`, where they are not all as many. Such a span is *ragged*: its
+    tokens come end to end, as one line of N tokens (`kernels/ragged.py`).
     """
 
     first: int
@@ -36,37 +41,79 @@ class Span:
     width: int
     grain: int = 1
     whole: bool = False
+    counts: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(cls, first: int, starts: Sequence[int], counts: Sequence[int]) -> Span:
+        """The span of rows with so many new tokens each, ragged only if these differ."""
+        width = max(counts)
+        return cls(first, tuple(starts), width, counts=None if min(counts) == width else tuple(counts))
 
     @property
     def rows(self) -> int:
         return len(self.starts)
 
     @property
+    def each(self) -> tuple[int, ...]:
+        """New tokens of each row."""
+        return self.counts or (self.width,) * self.rows
+
+    @property
+    def tokens(self) -> int:
+        """New tokens of all rows."""
+        return sum(self.each)
+
+    @property
     def limit(self) -> int:
         """Number of slots that attention reads: those of the longest row after this forward, in whole grains."""
-        reach = max(self.starts) + self.width
+        reach = max(map(sum, zip(self.starts, self.each, strict=True)))
         return reach + -reach % self.grain
 
     @property
-    def aligned(self) -> bool:
-        """Whether all rows start alike."""
-        return min(self.starts) == max(self.starts)
+    def even(self) -> Span:
+        """The span as a rectangle: shorter rows are filled up with tokens that nobody sees."""
+        return replace(self, counts=None)
 
-    def groups(self, size: int) -> list[Span]:
-        """The span as several, of at most `size` rows each, in order."""
-        return [
-            replace(self, first=self.first + at, starts=self.starts[at : at + size]) for at in range(0, self.rows, size)
-        ]
+    @property
+    def aligned(self) -> bool:
+        """Whether the new tokens of all rows lie side by side."""
+        return self.counts is None and min(self.starts) == max(self.starts)
+
+    def groups(self, most: int) -> list[Span]:
+        """The span as several, in order, of at most `most` tokens each, or of one row."""
+        bounds, held = [0], 0
+        for row, count in enumerate(self.each):
+            if held and held + count > most:
+                bounds.append(row)
+                held = 0
+            held += count
+        return [self._part(start, stop) for start, stop in pairwise([*bounds, self.rows])]
+
+    def runs(self) -> list[Span]:
+        """The span as several that are not ragged, in order: neighbouring rows of one width go together."""
+        each = self.each
+        bounds = [0, *(row for row in range(1, self.rows) if each[row] != each[row - 1]), self.rows]
+        return [self._part(start, stop) for start, stop in pairwise(bounds)]
+
+    def _part(self, start: int, stop: int) -> Span:
+        """Rows start..stop-1 of the span."""
+        part = Span.of(self.first + start, self.starts[start:stop], self.each[start:stop])
+        return replace(part, grain=self.grain, whole=self.whole)
 
     def positions(self, device: torch.device | str | None = None) -> Tensor:
-        """Absolute position of every new token: (B, T) int64."""
+        """Absolute position of every new token: (B, T) int64, or (1, N) of a ragged span."""
+        if self.counts is not None:
+            line = [
+                at for start, count in zip(self.starts, self.counts, strict=True) for at in range(start, start + count)
+            ]
+            return upload(line, device)[None]
         starts = upload(self.starts, device)
         return starts[:, None] + torch.arange(self.width, device=device)
 
     def causal_mask(self, device: torch.device | str | None = None, window: int | None = None) -> Tensor | None:
         """Which slots each query sees: bool (B, 1, T, limit), True = visible; None when every query sees all.
 
-        A query at position p sees slots `p - window < slot <= p` (`window` None: all up to p).
+        A query at position p sees slots `p - window < slot <= p` (`window` None: all up to p). Not of a ragged span.
         """
         alike = self.width == 1 and min(self.starts) + 1 == self.limit
         if alike and (window is None or self.limit <= window):
@@ -154,16 +201,19 @@ class RowCache:
         if isinstance(span, Span) and span.aligned:
             self._places = None
             self._slice = slice(span.starts[0], span.starts[0] + span.width)
+        elif isinstance(span, Span) and span.counts is not None:
+            each = [row for row, count in enumerate(span.counts) for _ in range(count)]
+            self._places = (upload(each, self._device)[None], span.positions(self._device))  # (1, N)
         else:
-            each = torch.arange(span.rows, device=self._device)[:, None]  # (B, 1)
-            self._places = (each, span.positions(self._device))
+            rows = torch.arange(span.rows, device=self._device)[:, None]  # (B, 1)
+            self._places = (rows, span.positions(self._device))
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store the new tokens of the open span and return all slots up to its limit.
 
         Args:
             layer: which layer, from 0.
-            keys, values: (B, G, T, D), positions already applied to the keys.
+            keys, values: (B, G, T, D), or (1, G, N, D) of a ragged span; positions already applied to the keys.
 
         Returns:
             views (B, G, limit, D) of the storage.

@@ -8,17 +8,21 @@ Qwen3 (norms of queries and keys).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from dspine.kernels.attention import fold_mask, grouped_attention
+from dspine.kernels.kv import Span
 from dspine.kernels.layer import Norm, PackedLayer, joinable, signed
 from dspine.kernels.packed import packable
 from dspine.target.anatomy import Anatomy
 from dspine.target.cache import TargetCache
+
+Masks = Callable[[str, Span], Tensor | None]
 
 QKV = ("q_proj", "k_proj", "v_proj")
 
@@ -33,6 +37,30 @@ def fusible(parts: Anatomy) -> bool:
         and all(packable(weight) for layer in parts.layers for weight in layer.parameters() if weight.dim() == 2)
         and all(joinable([getattr(layer.self_attn, name) for name in QKV]) for layer in parts.layers)
     )
+
+
+@dataclass(frozen=True)
+class Run:
+    """Neighbouring rows of one width, which attention takes together.
+
+    rows: of the open span. tokens: where theirs lie, all tokens of the span end to end.
+    width: tokens of each. limit: slots that they read.
+    masks: by kind of layer, additive, for query heads folded into the query; None: everything is seen.
+    """
+
+    rows: slice
+    tokens: slice
+    width: int
+    limit: int
+    masks: Mapping[str, Tensor | None]
+
+    def attend(self, line: Tensor, keys: Tensor, values: Tensor, kind: str, scale: float) -> Tensor:
+        """What these rows hear: queries (1, H, N, D) of all tokens, keys and values (B, G, S, D) → (1, H, own, D)."""
+        own = line[0, :, self.tokens]
+        query = own.view(len(own), -1, self.width, own.shape[2]).transpose(0, 1)
+        slots = (self.rows, slice(None), slice(self.limit))
+        heard = grouped_attention(query, keys[slots], values[slots], self.masks[kind], scale)
+        return heard.transpose(0, 1).flatten(1, 2)[None]
 
 
 class FusedDecoder:
@@ -62,34 +90,30 @@ class FusedDecoder:
         self._share = config.num_attention_heads // config.num_key_value_heads
 
     def __call__(
-        self,
-        ids: Tensor,
-        positions: Tensor,
-        cache: TargetCache,
-        masks: Mapping[str, Tensor | None],
-        taps: Sequence[int],
+        self, ids: Tensor, span: Span, cache: TargetCache, masks: Masks, taps: Sequence[int]
     ) -> tuple[Tensor, dict[int, Tensor]]:
         """Run new tokens through the layers.
 
         Args:
-            ids, positions: (B, T).
-            cache: opened for the span of these tokens.
-            masks: for each kind of layer, bool (B or 1, 1, T, limit), True = visible, or None: everything is.
+            ids: (B, T), or (1, N) of a ragged span.
+            cache: opened for `span`.
+            masks: what a kind of layer sees of a span, bool (B or 1, 1, T, limit), True = visible; None: all.
             taps: layer ids.
 
         Returns:
-            final-normed hidden states (B, T, d), and the outputs (B, T, d) of the tapped layers.
+            final-normed hidden states (B, T, d), and the outputs (B, T, d) of the tapped layers; (1, N, d) of a ragged
+            span.
         """
         x = self._embedding(ids)
-        rotary = signed(*cast(tuple[Tensor, Tensor], self._rotary(x, positions)))
-        # Folded and made additive once for all layers, instead of in each.
-        folded = {
-            kind: None if mask is None else _additive(fold_mask(mask, self._share), x) for kind, mask in masks.items()
-        }
+        rotary = signed(*cast(tuple[Tensor, Tensor], self._rotary(x, span.positions(x.device))))
+        runs = self._runs(span, masks, x)
 
         def attend(layer: int, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+            kind, scale = self._kinds[layer], self._scales[layer]
             seen = cache.rows.write(layer, keys, values)
-            return grouped_attention(query, *seen, folded[self._kinds[layer]], self._scales[layer])
+            if span.counts is None:
+                return grouped_attention(query, *seen, runs[0].masks[kind], scale)
+            return torch.cat([run.attend(query, *seen, kind, scale) for run in runs], dim=2)
 
         outputs = {}
         for index, layer in enumerate(self._layers):
@@ -97,6 +121,18 @@ class FusedDecoder:
             if index in taps:
                 outputs[index] = x
         return self._norm(x), outputs
+
+    def _runs(self, span: Span, masks: Masks, like: Tensor) -> list[Run]:
+        """The runs of a span, with masks that were folded and made additive once for all layers."""
+        found, at = [], 0
+        for part in span.runs():
+            seen = {kind: masks(kind, part) for kind in dict.fromkeys(self._kinds)}
+            folded = {k: None if m is None else _additive(fold_mask(m, self._share), like) for k, m in seen.items()}
+            first = part.first - span.first
+            tokens = slice(at, at + part.tokens)
+            found.append(Run(slice(first, first + part.rows), tokens, part.width, part.limit, folded))
+            at = tokens.stop
+        return found
 
 
 def _additive(mask: Tensor, like: Tensor) -> Tensor:

@@ -16,12 +16,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from dspine.errors import TargetError
 from dspine.facts import TargetFacts
 from dspine.kernels.alike import ALIKE, attention_alike, products_alike
 from dspine.kernels.kv import EVEN, STRETCH, Span
 from dspine.kernels.packed import PackedLinear
+from dspine.kernels.ragged import Ragged
 from dspine.target import attention, selfcheck
 from dspine.target.anatomy import CONVOLUTION, FULL, LINEAR, SLIDING, Anatomy, examine
 from dspine.target.cache import TargetCache
@@ -41,10 +43,11 @@ class TargetOutput:
     features: Tensor | None
 
     @classmethod
-    def stack(cls, parts: Sequence[TargetOutput]) -> TargetOutput:
-        """The outputs of groups of rows as one."""
+    def stack(cls, parts: Sequence[TargetOutput], width: int) -> TargetOutput:
+        """The outputs of groups of rows as one, `width` tokens a row."""
         features = [part.features for part in parts if part.features is not None]
-        return cls(torch.cat([part.hidden for part in parts]), torch.cat(features) if features else None)
+        hidden = [part.hidden for part in parts]
+        return cls(_stacked(hidden, width), _stacked(features, width) if features else None)
 
 
 class Target:
@@ -143,6 +146,11 @@ class Target:
         return ALIKE if products_alike(packed) and attention_alike(*self.fused.heads) else None
 
     @property
+    def ragged(self) -> bool:
+        """Whether a forward of rows of different widths costs what its tokens cost; else each costs as the widest."""
+        return self.fused is not None
+
+    @property
     def stateful(self) -> bool:
         """Whether layers keep states, so that rows of one prefill must be of one length."""
         return bool(self._parts.mixers)
@@ -168,6 +176,9 @@ class Target:
 
         Committed lengths are not touched: the caller sets `cache.rows.lengths` when it knows what stays.
 
+        Of a ragged span, a row's tokens beyond its own count are filling: nothing depends on them, what is returned for
+        them means nothing, and where the target is `ragged` they are not even computed.
+
         Args:
             ids: (B, T) int64, B = span.rows, T = span.width.
             taps: layer ids whose outputs to return, each in 0..num_layers-2.
@@ -179,27 +190,36 @@ class Target:
             raise ValueError(f"ids {tuple(ids.shape)} for a span of {span.rows} rows and {span.width} tokens")
         if self.fused is not None:
             span = replace(span, grain=STRETCH if self.dtype == torch.bfloat16 else EVEN)
-        if self.alike is None or ids.numel() <= self.alike:
-            return self._run(ids, cache, span, taps)
-        groups = span.groups(max(1, self.alike // span.width))
-        parts = torch.split(ids, groups[0].rows)
-        outputs = [self._run(part, cache, group, taps) for part, group in zip(parts, groups, strict=True)]
-        return TargetOutput.stack(outputs)
+        if not self.ragged:
+            span = span.even
+        if self.alike is None or span.tokens <= self.alike:
+            return self._run(ids, span, cache, taps)
+        groups = span.groups(self.alike)
+        parts = torch.split(ids, [group.rows for group in groups])
+        outputs = [self._run(part, group, cache, taps) for part, group in zip(parts, groups, strict=True)]
+        return TargetOutput.stack(outputs, span.width)
 
-    def _run(self, ids: Tensor, cache: TargetCache, span: Span, taps: Sequence[int]) -> TargetOutput:
+    def _run(self, ids: Tensor, span: Span, cache: TargetCache, taps: Sequence[int]) -> TargetOutput:
+        """The output (B, T, d) of a span that goes through in one piece, T = span.width."""
         cache.open(span)
-        masks = {kind: self._mask_of(kind, span) for kind in self._parts.sees}
-        if self.fused is not None:
-            check_taps(taps, self.num_layers)
-            hidden, outputs = self.fused(ids, span.positions(self.device), cache, masks, taps)
-        else:
-            hidden, outputs = self._model_forward(ids, span, cache, masks, taps)
-        return TargetOutput(hidden, concatenate(outputs, taps) if taps else None)
+        if self.fused is None:
+            hidden, outputs = self._model_forward(ids, span, cache, taps)
+            return TargetOutput(hidden, concatenate(outputs, taps) if taps else None)
+        check_taps(taps, self.num_layers)
+        rows = Ragged(span.each, span.width, self.device)
+        ids = ids[:, : span.width]
+        line = ids if rows.even else rows.line(ids)[None]
+        hidden, outputs = self.fused(line, span, cache, self._mask_of, taps)
+        features = concatenate(outputs, taps) if taps else None
+        if rows.even:
+            return TargetOutput(hidden, features)
+        return TargetOutput(rows.rows(hidden[0]), None if features is None else rows.rows(features[0]))
 
     def _model_forward(
-        self, ids: Tensor, span: Span, cache: TargetCache, masks: dict[str, Tensor | None], taps: Sequence[int]
+        self, ids: Tensor, span: Span, cache: TargetCache, taps: Sequence[int]
     ) -> tuple[Tensor, dict[int, Tensor]]:
-        """The same through transformers' decoder and its hooks."""
+        """Hidden states and outputs of the tapped layers through transformers' decoder and its hooks."""
+        masks = {kind: self._mask_of(kind, span) for kind in self._parts.sees}
         arguments = {
             "input_ids": ids,
             "attention_mask": masks if len(masks) > 1 else next(iter(masks.values())),
@@ -291,6 +311,11 @@ class Target:
             yield
         finally:
             config.sliding_window = self._windows[SLIDING] = own
+
+
+def _stacked(parts: Sequence[Tensor], width: int) -> Tensor:
+    """Rows (B, at most `width`, d) of several groups as one (B, `width`, d), narrower ones filled up."""
+    return torch.cat([F.pad(part, (0, 0, 0, width - part.shape[1])) for part in parts])
 
 
 def _after_head(logits: Tensor, config: Any) -> Tensor:
