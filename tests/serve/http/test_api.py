@@ -156,6 +156,27 @@ def test_completions_of_texts_and_of_ids(client, engine, target):
     assert "".join(chunk.choices[0].text for chunk in streamed) == wanted[0].text
 
 
+def test_ids_come_back_where_they_are_asked_for(client, own, target):
+    wanted = own(QUESTIONS[0], max_new_tokens=24)
+    asked = {"model": "nano", "temperature": 0, "max_tokens": 24, "extra_body": {"return_token_ids": True}}
+    given = client.chat.completions.create(messages=asking(QUESTIONS[0]), **asked)
+    assert tuple(given.prompt_token_ids) == wanted.prompt_ids
+    assert tuple(given.choices[0].token_ids) == wanted.token_ids
+    chunks = list(client.chat.completions.create(messages=asking(QUESTIONS[0]), stream=True, **asked))
+    assert tuple(chunks[0].prompt_token_ids) == wanted.prompt_ids
+    assert tuple(id for chunk in chunks[1:] for id in chunk.choices[0].token_ids) == wanted.token_ids
+
+    prompts = [list(wanted.prompt_ids), target.tokenizer.encode("There are")]
+    both = client.completions.create(prompt=prompts, **asked).choices
+    assert [choice.prompt_token_ids for choice in both] == prompts
+    assert tuple(both[0].token_ids) == wanted.token_ids
+    chunks = [chunk.choices[0] for chunk in client.completions.create(prompt=prompts[0], stream=True, **asked)]
+    assert [getattr(chunk, "prompt_token_ids", None) for chunk in chunks] == [prompts[0], *[None] * (len(chunks) - 1)]
+    assert tuple(id for chunk in chunks for id in chunk.token_ids) == wanted.token_ids
+    silent = client.completions.create(model="nano", prompt=prompts[0], temperature=0, max_tokens=2)
+    assert not hasattr(silent.choices[0], "token_ids")
+
+
 def test_prompts_are_counted_once_however_many_answers_they_have(client, target):
     given = client.completions.create(model="nano", prompt=["one", "two three"], n=2, max_tokens=2)
     assert len(given.choices) == 4

@@ -33,6 +33,5 @@ def test_the_same_answers_through_the_server(server, target, tmp_path, monkeypat
         assert len(row.response_ids) <= 48
         assert row.prompt_ids == made["here"][name].prompt_ids or name == "d#2"
         if sampling.greedy:  # else a seed gives other tokens of the same law: the server draws with its drafter
-            # As text: the server gives no ids, and the target may spell one text by other ids than the tokenizer.
-            assert target.tokenizer.decode(row.response_ids) == target.tokenizer.decode(made["here"][name].response_ids)
+            assert row.response_ids == made["here"][name].response_ids
             assert row.finish_reason == made["here"][name].finish_reason

@@ -10,6 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import pytest
@@ -41,15 +43,25 @@ def test_with_a_key_only_the_supervisor_needs_none(target, make_engine):
             assert httpx.get(it.url + path).status_code == 200
 
 
-@pytest.fixture
-def process(tmp_path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`dspine serve --target nano`, and its address."""
+@contextmanager
+def serving(folder: Path, drain: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`dspine serve --target nano`, and its address; what it says goes to the file `said`."""
     command = [sys.executable, "-m", "dspine", "serve", "--target", "nano", "--port", "0", "--slots", "2"]
-    env = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "DSPINE_CACHE": str(tmp_path)}
-    with subprocess.Popen([*command, "--verify", "full"], stdout=subprocess.PIPE, text=True, env=env) as it:
+    command += ["--verify", "full", "--drain", str(drain)]
+    env = os.environ | {"XDG_CACHE_HOME": str(folder), "DSPINE_CACHE": str(folder)}
+    with (
+        (folder / "said").open("w") as said,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True, env=env) as it,
+    ):
         assert it.stdout is not None
         yield it, it.stdout.readline().strip()
         it.kill()
+
+
+@pytest.fixture
+def process(tmp_path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    with serving(tmp_path, drain=60) as it:
+        yield it
 
 
 def test_the_signal_to_stop_lets_answers_end(process):
@@ -78,13 +90,23 @@ def test_the_signal_to_stop_lets_answers_end(process):
         httpx.get(f"{url}/models")
 
 
-@pytest.mark.slow
-def test_a_second_interrupt_stops_at_once(process):
-    server, url = process
-    with httpx.stream("POST", f"{url}/chat/completions", json=BODY | {"stream": True, "n": 16}, timeout=60) as response:
+@pytest.mark.parametrize("impatient", [True, False], ids=["a second interrupt", "the end of the drain"])
+def test_what_has_not_ended_is_cut_without_a_traceback(tmp_path, impatient):
+    body = BODY | {"stream": True, "n": 16}
+    with (
+        serving(tmp_path, drain=60 if impatient else 1) as (server, url),
+        httpx.stream("POST", f"{url}/chat/completions", json=body, timeout=60) as response,
+    ):
         lines = response.iter_lines()  # kept: without it the response is closed, and there is nothing to wait for
         next(lines)
         server.send_signal(signal.SIGINT)
-        time.sleep(0.3)
-        server.send_signal(signal.SIGINT)
+        if impatient:
+            time.sleep(0.3)
+            server.send_signal(signal.SIGINT)
+        with pytest.raises(httpx.HTTPError):
+            list(lines)
         assert server.wait(60) == 0
+    said = (tmp_path / "said").read_text()
+    assert "Ctrl-C stops" in said
+    assert "Traceback" not in said
+    assert "Exception" not in said

@@ -48,12 +48,12 @@ def _add_answers(app: FastAPI, service: Service) -> None:
     @app.post("/v1/chat/completions")
     async def chat_completions(asked: ChatRequest, request: Request) -> Response:
         call = await service.open(await service.chat_jobs(asked))
-        return await _reply(request, asked, call, ChatForm(service, asked))
+        return await _reply(request, asked, call, ChatForm(service, asked, call.jobs))
 
     @app.post("/v1/completions")
     async def completions(asked: CompletionRequest, request: Request) -> Response:
         call = await service.open(await service.completion_jobs(asked))
-        return await _reply(request, asked, call, CompletionForm(service, asked, len(asked.prompts)))
+        return await _reply(request, asked, call, CompletionForm(service, asked, call.jobs))
 
 
 async def _reply(request: Request, asked: Asked, call: Call, form: Form) -> Response:

@@ -117,6 +117,7 @@ class Asked(_Strict):
     min_tokens: Annotated[int, Field(ge=0)] = 0
     ignore_eos: bool = False
     stop_token_ids: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=MAX_STOPS)] = []
+    return_token_ids: bool = False
 
     @model_validator(mode="before")
     @classmethod

@@ -1,11 +1,13 @@
 """One server from its start to its end.
 
-One rule: a signal to stop lets no more requests in and lets those in progress end, for `Limits.drain_seconds`; a second
-Ctrl-C stops at once. The address is taken before the models are loaded, so that a taken one is told at once.
+One rule: a signal to stop lets no more requests in and lets those in progress end, for `Limits.drain_seconds`. Behind
+that, or after a second Ctrl-C, the connections are closed, and each request ends as if its client had left. The
+address is taken before the models are loaded, so that a taken one is told at once.
 """
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -29,6 +31,7 @@ from dspine.serve.http.thread import EngineThread
 from dspine.target.model import Target
 
 _WARM_TOKENS = 8  # of each answer before the first request
+_HANGING = 10  # seconds that a request may take to end without its connection; then its task is cancelled
 
 
 @dataclass(frozen=True)
@@ -118,10 +121,10 @@ def serve(taken: socket.socket, app: FastAPI, limits: Limits, listening: Callabl
         app,
         log_config=None,
         access_log=False,
-        timeout_graceful_shutdown=limits.drain_seconds,
+        timeout_graceful_shutdown=limits.drain_seconds + _HANGING,
         server_header=False,
     )
-    server = _Server(config, app.state.service.gate, listening)
+    server = _Server(config, app.state.service.gate, limits.drain_seconds, listening)
     # uvicorn raises the signal again once it has ended; by then it has been obeyed.
     before = {each: signal.signal(each, lambda *_: None) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -132,18 +135,37 @@ def serve(taken: socket.socket, app: FastAPI, limits: Limits, listening: Callabl
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, that closes the gate as soon as it is told to stop."""
+    """uvicorn, that closes the gate as soon as it is told to stop, and then the connections rather than the tasks."""
 
-    def __init__(self, config: uvicorn.Config, gate: Gate, listening: Callable[[], object]) -> None:
+    def __init__(self, config: uvicorn.Config, gate: Gate, drain: float, listening: Callable[[], object]) -> None:
         super().__init__(config)
         self._gate = gate
+        self._drain = drain
         self._listening = listening
+        self._told = 0  # signals to stop
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         if self.started:
             self._listening()
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        patience = asyncio.get_running_loop().call_later(self._drain, self._hang_up)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            patience.cancel()
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._gate.closed = True
-        super().handle_exit(sig, frame)
+        self._told += 1
+        if self._told == 2 and sig == signal.SIGINT and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._hang_up)
+        else:
+            super().handle_exit(sig, frame)
+
+    def _hang_up(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
