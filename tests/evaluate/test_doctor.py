@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.support.parallel import over
-from tests.support.tiny_target import tiny_target
+from tests.train.test_agreement import half_learned
 from torch import Tensor
 
 from dspine.checkpoint import export_drafter, find_drafter, load_drafter, read_config, save_drafter
+from dspine.decode.engine import Engine
+from dspine.decode.sampling import SamplingParams
 from dspine.drafter.backbone import RotaryEmbedding
 from dspine.evaluate.doctor import HEALTHY, Diagnosis, diagnose
 from dspine.evaluate.forcing import Passage, forced
@@ -76,7 +77,7 @@ def test_a_healthy_drafter(target: Target, folder: Path) -> None:
     assert found.verdict == HEALTHY
     assert found.findings == ()
     assert found.tau > 3
-    assert found.forced_at_rounds == pytest.approx(found.generated[0], abs=1e-6)
+    assert found.first_place.teacher_forced == pytest.approx(found.first_place.generated, abs=1e-6)
     assert len(found.forced) == 7
     assert found.agreement > 0.6
     assert found.pair.same_template
@@ -193,23 +194,32 @@ def test_a_trial_leaves_the_network_as_it_was(target: Target, folder: Path) -> N
     assert all(one is other for one, other in zip(before, after, strict=True))
 
 
-@pytest.mark.parametrize("kind", ["dflash", "eagle3"])
-def test_drafters_of_other_kinds(tmp_path: Path, kind: str) -> None:
-    target = tiny_target()
-    sizes = {"target_layer_ids": (0, 1, 2), "block_size": 4}
-    save_drafter(over(target, kind, **sizes), tmp_path / "d", target=target, training={}, dtype=torch.float32)
-    drafter = load_drafter(tmp_path / "d", target, packed=False)
-    found = diagnose(target, drafter, read_config(tmp_path / "d"), [tuple(b"a prompt")], max_new_tokens=12)
-    assert found.pair.kind == kind
+OTHERS: dict[str, dict[str, object]] = {
+    "dflash": {},
+    "domino": {},
+    "dspark": {"markov_head": "rnn"},
+    "dspark, tabulated": {"tabulated": 3},
+    "dflash2": {},
+    "eagle3": {},
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_drafters_of_other_kinds(tmp_path: Path, case: str) -> None:
+    """What they propose after correct tokens is what they propose in generation where the tokens before stand."""
+    target, drafter, _, asked = half_learned(case.split(",")[0], **OTHERS[case])
+    save_drafter(drafter.eval(), tmp_path / "d", target=target, training={}, dtype=torch.float32)
+    found = diagnose(target, drafter, read_config(tmp_path / "d"), asked, max_new_tokens=14)
+    assert found.pair.kind == case.split(",")[0]
     assert found.pair.codes is None
-    assert bool(found.forced) is (kind == "dflash")
+    assert found.first_place.rounds > 30
+    assert 0.1 < found.first_place.generated < 0.98
+    assert found.first_place.teacher_forced == pytest.approx(found.first_place.generated, abs=1e-6)
+    assert "decoding" not in [finding.cause for finding in found.findings]
 
 
 def test_teacher_forcing_by_hand(target: Target, folder: Path) -> None:
     """Accuracy of the refined output, one anchor at a time."""
-    from dspine.decode.engine import Engine
-    from dspine.decode.sampling import SamplingParams
-
     drafter = load_drafter(folder, target, packed=False)
     asked = [render(target, row["messages"]) for row in prompts(21, 1)]
     [answer] = Engine(target, drafter).generate(asked, SamplingParams(temperature=0.0, max_new_tokens=20))

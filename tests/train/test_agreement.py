@@ -11,11 +11,11 @@ from tests.support.tiny_target import MASK, tiny_target
 from tests.train.test_together import SIZES
 
 from dspine.config import Recipe
+from dspine.decode.agreement import Agreement
 from dspine.decode.engine import Engine
 from dspine.decode.sampling import SamplingParams
 from dspine.drafter.registry import KINDS
 from dspine.train import agreement
-from dspine.train.agreement import Agreement
 from dspine.train.learner import Learner, Moment
 from dspine.train.measure import measure_tau
 from dspine.train.objectives.choice import objective_for
@@ -40,10 +40,11 @@ def asked():
     return target, prompts, rows
 
 
-def half_learned(kind):
+def half_learned(kind, **sizes):
     """A drafter that is right often, and wrong often, with its objective."""
     target, prompts, rows = asked()
-    config = KINDS[kind].config.for_target(target.facts, MASK, target_layer_ids=(1, 3), block_size=4, **SIZES[kind])
+    sizes = {"target_layer_ids": (1, 3), "block_size": 4, **SIZES[kind], **sizes}
+    config = KINDS[kind].config.for_target(target.facts, MASK, **sizes)
     torch.manual_seed(0)
     drafter = KINDS[kind].build(config, target.embedding, target.head_weight, None)
     content = {"target": "tiny", "output": "none", "data": {"prompts": "none"}, "training": {"steps": 1}}

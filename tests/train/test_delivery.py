@@ -14,9 +14,9 @@ from tests.support.tiny_target import tiny_target
 from tests.train.test_trainer import recipe, steps_of  # noqa: F401  recipe is a fixture
 
 from dspine.checkpoint import load_drafter
+from dspine.decode.agreement import Agreement
 from dspine.errors import ConfigError, DataError
 from dspine.train import delivery, measure, rehearsal
-from dspine.train.agreement import Agreement
 from dspine.train.card import OURS
 from dspine.train.rehearsal import rehearse
 from dspine.train.trackers import Trackers

@@ -120,11 +120,10 @@ def _report(found: Diagnosis) -> str:
         line("switches", ", ".join(f"{name} {value}" for name, value in pair.switched.items()))
     before = "" if pair.trained_tau is None else f"; {pair.trained_tau:.2f} at the end of its training"
     line("tau", f"{found.tau:.2f} over {found.rounds} rounds of {found.prompts} prompts, greedy{before}")
-    if found.forced:
-        line("teacher-forced", "  ".join(f"{share:.3f}" for share in found.forced))
+    line("teacher-forced", "  ".join(f"{share:.3f}" for share in found.forced))
     line("generated", "  ".join(f"{share:.3f}" for share in found.generated))
-    if found.forced_at_rounds is not None:
-        line("place 1 at rounds", f"{found.forced_at_rounds:.3f} teacher-forced, {found.generated[0]:.3f} generated")
+    first = found.first_place
+    line("place 1 at rounds", f"{first.teacher_forced:.3f} teacher-forced, {first.generated:.3f} generated")
     if found.agreement is not None:
         line("readout and code", f"cosine {found.agreement:.3f}")
     lines += ["", f"verdict: {found.verdict}"]

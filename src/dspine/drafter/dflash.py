@@ -38,6 +38,9 @@ class Independent(nn.Module):
     def pack(self) -> None:
         """Nothing: there are no weights."""
 
+    def forced(self, hidden: Tensor, predecessors: Tensor) -> Tensor:
+        return self.tables.tokens(self.tables.logits(hidden).argmax(-1))
+
     def select(self, hidden: Tensor, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
         return self.tables.independent(hidden, law, uniforms)
 

@@ -98,6 +98,11 @@ class CandidateSelection(nn.Module):
     def pack(self) -> None:
         pack(self.candidate_selector)
 
+    def forced(self, hidden: Tensor, predecessors: Tensor) -> Tensor:
+        base, candidates = self.tables.top(hidden, self.top_k)  # (..., M, K)
+        added = self.candidate_selector(hidden, predecessors.unsqueeze(-1), candidates)[..., 0, :]
+        return candidates.gather(-1, (base + added).argmax(-1, keepdim=True))[..., 0]
+
     def select(self, hidden: Tensor, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
         with stage("draft/head"):
             base, candidates = self.tables.top(hidden, self.top_k)

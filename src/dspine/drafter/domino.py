@@ -100,6 +100,10 @@ class PrefixCorrection(nn.Module):
         embedded: Tensor = self.tables.embedding(tokens).to(self.prefix_gru.weight_ih_l0.dtype)
         return embedded
 
+    def forced(self, hidden: Tensor, predecessors: Tensor) -> Tensor:
+        corrected = self.tables.logits(hidden) + self.correction(hidden, predecessors) @ self.correction_head.T
+        return self.tables.tokens(corrected.argmax(-1))
+
     def select(self, hidden: Tensor, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
         with stage("draft/head"):
             scores = self.tables.logits(hidden)  # U (B, M, V_d)

@@ -103,6 +103,15 @@ class MarkovSelection(nn.Module):
         logits: Tensor = self.confidence_head(hidden)
         return logits
 
+    def forced(self, hidden: Tensor, predecessors: Tensor) -> Tensor:
+        scores = self.tables.logits(hidden)  # U (..., M, V_d)
+        biased = scores + self.correction(hidden, predecessors) @ self.correction_head.T
+        if not self.config.tabulated:
+            return self.tables.tokens(biased.argmax(-1))
+        index = scores.topk(min(self.config.tabulated, scores.shape[-1]), dim=-1).indices  # (..., M, K)
+        best = biased.gather(-1, index).argmax(-1, keepdim=True)
+        return self.tables.tokens(index.gather(-1, best)[..., 0])
+
     # ---------------------------------------------------------------- decoding
 
     def select(self, hidden: Tensor, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:

@@ -322,6 +322,16 @@ class DSpine(nn.Module):
         states = training_pass(self.form, self.backbone, features.to(self.dtype), lengths, anchors, tokens[..., 0], run)
         return states.grouped(batch, per_row)
 
+    def forced(self, states: BlockStates, predecessors: Tensor) -> Tensor:
+        """The likeliest token of every place had the tokens before it been chosen: states over (..., M, ·), token ids
+        (..., M) of the one before each → token ids (..., M)."""
+        if not self.config.refined:
+            return self.tables.tokens(self.tables.logits(states.hidden).argmax(-1))
+        candidates = self.top_candidates(states.hidden)  # (..., M, K)
+        refined = self.refine(states.last, predecessors, states.farther)
+        best = self.candidate_scores(refined, candidates).argmax(-1, keepdim=True)
+        return candidates.gather(-1, best)[..., 0]
+
     # ---------------------------------------------------------------- decoding
 
     def new_cache(self, rows: int) -> RowCache:

@@ -37,6 +37,10 @@ class Selection(Protocol):
     def pack(self) -> None:
         """Arrange the weights for the processor's matrix kernels, as far as their rows are not looked up."""
 
+    def forced(self, hidden: Tensor, predecessors: Tensor) -> Tensor:
+        """The likeliest token of every place had the tokens before it been chosen: H (..., M, d), token ids (..., M) of
+        the one before each → token ids (..., M)."""
+
     def select(self, hidden: Tensor, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
         """Choose a token a place.
 

@@ -13,21 +13,20 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dspine.checkpoint import CheckpointConfig
+from dspine.decode.agreement import Agreement, begun
 from dspine.decode.engine import Engine
 from dspine.decode.records import Completion
 from dspine.decode.sampling import SamplingParams
-from dspine.drafter.eagle3 import Eagle3
 from dspine.drafter.registry import Network
 from dspine.errors import DataError
 from dspine.evaluate.acceptance import places, tau
-from dspine.evaluate.forcing import Forceable, Forced, Passage, forced
+from dspine.evaluate.forcing import Forced, Passage, forced
 from dspine.evaluate.pair import Pair
 from dspine.evaluate.suspects import Gain, gain, suspects, tapped_layers
 from dspine.progress import Meter
 from dspine.target.model import Target
 
 HEALTHY = "healthy"
-AGREE = 0.02  # teacher-forced accuracy and generated acceptance of place 1, at the same anchors
 FAR = 0.6  # of the tau that the drafter had on held-out prompts when it was trained
 SLIGHT = ("codes_rounded",)  # named, and hardly ever why acceptance is low
 
@@ -47,7 +46,7 @@ class Diagnosis:
     """What was found of a pair.
 
     forced: accuracy by place, everything before it correct. generated: acceptance by place once all before it stood.
-    forced_at_rounds: of place 1, at the anchors that generation had.
+    first_place: of both, at the anchors that generation had.
     agreement: mean cosine of the last readout and the right token's code; None without codes.
     findings: the likeliest first; none where the drafter is healthy.
     """
@@ -57,7 +56,7 @@ class Diagnosis:
     prompts: int
     rounds: int
     forced: tuple[float, ...]
-    forced_at_rounds: float | None
+    first_place: Agreement
     generated: tuple[float, ...]
     agreement: float | None
     findings: tuple[Finding, ...]
@@ -94,15 +93,12 @@ def diagnose(
     params = SamplingParams(temperature=0.0, max_new_tokens=max_new_tokens)
     answers = Engine(target, drafter).generate([list(prompt) for prompt in prompts], params)
     rounds = [answer.rounds for answer in answers]
-    if not any(record.proposed for records in rounds for record in records):
+    if not any(map(begun, answers)):
         raise DataError(
             "no prompt has an answer long enough to draft", "Give prompts that the target answers at length."
         )
-    shares = [place.conditional for place in places(rounds)]
-    found = list(_recorded(pair))
-    trial = None if isinstance(drafter, Eagle3) else _tried(target, drafter, answers)  # it drafts from its own output
-    if trial is not None:
-        found = [*trial.better, *found, *_by_acceptance(trial.first, shares[0])]
+    trial = _tried(target, drafter, answers)
+    found = [*trial.better, *_recorded(pair), *_by_acceptance(trial.first)]
     length = tau(rounds)
     if not found and pair.trained_tau is not None and length < FAR * pair.trained_tau:
         found.append(
@@ -117,10 +113,10 @@ def diagnose(
         tau=length,
         prompts=len(prompts),
         rounds=sum(map(len, rounds)),
-        forced=() if trial is None else tuple(trial.base.places),
-        forced_at_rounds=None if trial is None else trial.first,
-        generated=tuple(shares),
-        agreement=float(trial.base.agreement[trial.base.known].mean()) if trial is not None and pair.codes else None,
+        forced=tuple(trial.base.places),
+        first_place=trial.first,
+        generated=tuple(place.conditional for place in places(rounds)),
+        agreement=float(trial.base.agreement[trial.base.known].mean()) if pair.codes else None,
         findings=tuple(sorted(found, key=lambda finding: finding.cause in SLIGHT)),
     )
 
@@ -131,11 +127,11 @@ class _Trial:
     corrections put something right, the greatest gain first."""
 
     base: Forced
-    first: float
+    first: Agreement
     better: tuple[Finding, ...]
 
 
-def _tried(target: Target, drafter: Forceable, answers: Sequence[Completion]) -> _Trial:
+def _tried(target: Target, drafter: Network, answers: Sequence[Completion]) -> _Trial:
     """Let the drafter fill the blocks of the answers, as it is and with every correction."""
     taps = tapped_layers(target, drafter.target_layer_ids)
     passages = [Passage.of(target, answer, taps) for answer in answers if len(answer.token_ids) > 1]
@@ -150,7 +146,7 @@ def _tried(target: Target, drafter: Forceable, answers: Sequence[Completion]) ->
                 found.append((brought.accuracy, Finding(suspect.cause, says, suspect.fix, brought)))
             meter.update(number, number)
     found.sort(key=lambda each: -each[0])
-    first = forced(drafter, passages, at_rounds=True).places[0]
+    first = Agreement.of(forced(drafter, passages, at_rounds=True).places[0], answers)
     return _Trial(base, first, tuple(finding for _, finding in found))
 
 
@@ -189,10 +185,11 @@ def _recorded(pair: Pair) -> Iterator[Finding]:
         )
 
 
-def _by_acceptance(teacher_forced: float, generated: float) -> Iterator[Finding]:
-    if abs(teacher_forced - generated) > AGREE:
+def _by_acceptance(first: Agreement) -> Iterator[Finding]:
+    if first.doubtful:
         yield Finding(
             "decoding",
-            f"place 1 is right at {teacher_forced:.1%} of rounds by the training forward, and stood at {generated:.1%}",
+            f"place 1 is right at {first.teacher_forced:.1%} of {first.rounds} rounds by the training forward, and "
+            f"stood at {first.generated:.1%}",
             "Training and decoding compute different things: positions, mask or features differ. Please report it.",
         )

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dspine.decode.agreement import begun
 from dspine.decode.records import Completion
 from dspine.drafter.dspine import DSpine
-from dspine.drafter.parallel import ParallelDrafter
+from dspine.drafter.eagle3 import Eagle3
+from dspine.drafter.registry import Network
 from dspine.kernels.kv import Span
 from dspine.target.model import Target
 
-Forceable = DSpine | ParallelDrafter[Any]
 ANCHORS = 64  # of one answer, spread evenly
 SCORES = 1 << 25  # numbers of vocabulary-sized scores at once
 
@@ -30,7 +30,7 @@ class Passage:
     """A prompt and the target's answer to it.
 
     ids: (S,) int64. taps: the layer that each (S, d) of `features` is the output of. anchors: (A,) positions inside the
-    answer. starts: (R,) the anchors of the rounds that drafted it.
+    answer. starts: (R,) the anchors of the rounds that drafted it, see `begun`.
     """
 
     ids: Tensor
@@ -49,17 +49,12 @@ class Passage:
         first, last = len(answer.prompt_ids), len(ids) - 2
         count = min(ANCHORS, max(0, last - first + 1))
         anchors = torch.linspace(first, last, count).long() if count else torch.empty(0, dtype=torch.int64)
-        starts, at = [], first
-        for record in answer.rounds:
-            if record.proposed and at <= last:
-                starts.append(at)
-            at += record.kept
         return cls(
             ids,
             tuple(taps),
             torch.split(features[0], target.hidden_size, dim=-1),
             anchors.to(ids.device),
-            torch.tensor(starts, dtype=torch.int64, device=ids.device),
+            torch.tensor([start for start, _ in begun(answer)], dtype=torch.int64, device=ids.device),
         )
 
     def tapped(self, taps: Sequence[int], shift: int = 0) -> Tensor:
@@ -96,7 +91,7 @@ class Forced:
 
 @torch.no_grad()
 def forced(
-    drafter: Forceable,
+    drafter: Network,
     passages: Sequence[Passage],
     *,
     taps: Sequence[int] | None = None,
@@ -126,31 +121,29 @@ def forced(
 
 
 def _block(
-    drafter: Forceable, ids: Tensor, features: Tensor, anchors: Tensor, late: int
+    drafter: Network, ids: Tensor, features: Tensor, anchors: Tensor, late: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The four tensors of `Forced` for some anchors (A,)."""
-    places = drafter.candidates
-    at = anchors[:, None] + torch.arange(places + 1, device=ids.device)  # (A, M+1)
-    tokens = _tokens(ids, at)
+    at = anchors[:, None] + torch.arange(drafter.candidates + 1, device=ids.device)  # (A, M+1)
     goals_at = at[:, 1:] + late
     goals, known = _tokens(ids, goals_at), (goals_at < len(ids)) & (goals_at > anchors[:, None])
-    lengths = torch.tensor([len(ids)], device=ids.device)
-    agreement = torch.zeros(goals.shape, device=ids.device)
-    if isinstance(drafter, DSpine):
-        states = drafter.blocks(features, lengths, anchors[None], tokens[None])
-        hidden, agreement = states.hidden[0], (states.readouts[-1][0].float() * drafter.codes[goals]).sum(-1)
-        proposed = drafter.tables.tokens(drafter.tables.logits(hidden).argmax(-1))
-        if drafter.refines:
-            candidates = drafter.top_candidates(hidden)  # (A, M, K)
-            farther = None if states.farther is None else states.farther[0]
-            refined = drafter.refine(states.last[0], _tokens(ids, goals_at - 1), farther)
-            best = drafter.candidate_scores(refined, candidates).argmax(-1, keepdim=True)
-            proposed = candidates.gather(-1, best)[..., 0]
+    before, agreement = _tokens(ids, goals_at - 1), torch.zeros(goals.shape, device=ids.device)
+    if isinstance(drafter, Eagle3):
+        unrolled = drafter.unroll(features, ids[None])  # its row s-1 drafts behind the anchor s
+        scores = drafter.logits(unrolled[:, 0, anchors - 1].transpose(0, 1))  # (A, M, V_d)
+        proposed = drafter.tables.tokens(scores.argmax(-1))
     else:
-        hidden = drafter.blocks(features, lengths, anchors[None], tokens[None])[0]
-        proposed = drafter.tables.tokens(drafter.tables.logits(hidden).argmax(-1))
-    scores = drafter.tables.logits(hidden).float().log_softmax(-1)
-    return proposed == goals, known, _likelihood(scores, drafter.draft_ids, goals), agreement
+        blocks = features, torch.tensor([len(ids)], device=ids.device), anchors[None], _tokens(ids, at)[None]
+        if isinstance(drafter, DSpine):
+            states = drafter.blocks(*blocks)
+            hidden, proposed = states.hidden, drafter.forced(states, before[None])[0]
+            agreement = (states.readouts[-1][0].float() * drafter.codes[goals]).sum(-1)
+        else:
+            hidden = drafter.blocks(*blocks)
+            proposed = drafter.selection.forced(hidden, before[None])[0]
+        scores = drafter.tables.logits(hidden[0])
+    likelihood = _likelihood(scores.float().log_softmax(-1), drafter.draft_ids, goals)
+    return proposed == goals, known, likelihood, agreement
 
 
 def _likelihood(scores: Tensor, draft_ids: Tensor | None, goals: Tensor) -> Tensor:

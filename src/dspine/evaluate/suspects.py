@@ -17,11 +17,15 @@ from torch import Tensor, nn
 from dspine.checkpoint import check_mask_token
 from dspine.drafter.backbone import RotaryEmbedding
 from dspine.drafter.dspine import DSpine
+from dspine.drafter.eagle3 import Eagle3
+from dspine.drafter.parallel import ParallelDrafter
+from dspine.drafter.registry import Network
 from dspine.drafter.transfer import TransferSpace
 from dspine.errors import CheckpointError, ConfigError
-from dspine.evaluate.forcing import Forceable, Forced, Passage, forced
+from dspine.evaluate.forcing import Forced, Passage, forced
 from dspine.target.model import Target
 
+Blocked = DSpine | ParallelDrafter[Any]
 THETAS = (1e4, 1e5, 5e5, 1e6, 5e6, 1e7)  # what published models have
 
 
@@ -40,7 +44,7 @@ class Suspect:
     shift: int = 0
     late: int = 0
 
-    def tried(self, drafter: Forceable, passages: Sequence[Passage]) -> Forced:
+    def tried(self, drafter: Network, passages: Sequence[Passage]) -> Forced:
         """The drafter's teacher-forced places with the correction."""
         with self.applied():
             return forced(drafter, passages, taps=self.taps, shift=self.shift, late=self.late)
@@ -52,18 +56,20 @@ def tapped_layers(target: Target, taps: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(tap for tap in near if 0 <= tap <= target.num_layers - 2))
 
 
-def suspects(target: Target, drafter: Forceable) -> Iterator[Suspect]:
+def suspects(target: Target, drafter: Network) -> Iterator[Suspect]:
     """Every correction that can be tried on a drafter."""
     yield from _taps(target, drafter)
     yield from _rope(target, drafter)
-    yield from _masks(target, drafter)
     yield from _rows()
+    if isinstance(drafter, Eagle3):
+        return  # its drafts are no blocks: there is no mask token, and nothing to see the other way
+    yield from _masks(target, drafter)
     yield from _sights(drafter)
     if isinstance(drafter, DSpine):
         yield from _codes(target, drafter)
 
 
-def _taps(target: Target, drafter: Forceable) -> Iterator[Suspect]:
+def _taps(target: Target, drafter: Network) -> Iterator[Suspect]:
     known = tapped_layers(target, drafter.target_layer_ids)
     for step in (-1, 1):
         taps = tuple(tap + step for tap in drafter.target_layer_ids)
@@ -72,15 +78,15 @@ def _taps(target: Target, drafter: Forceable) -> Iterator[Suspect]:
             yield Suspect("taps", f"features of layers {list(taps)}", fix, taps=taps)
 
 
-def _rope(target: Target, drafter: Forceable) -> Iterator[Suspect]:
+def _rope(target: Target, drafter: Network) -> Iterator[Suspect]:
     config = drafter.config
     for theta in sorted({target.facts.rope_theta, *THETAS} - {config.rope_theta}):
         rotary = RotaryEmbedding(config.head_dim, theta).to(target.device)
-        swap = _swapping(drafter.backbone, rotary=rotary)
+        swap = _swapping(drafter if isinstance(drafter, Eagle3) else drafter.backbone, rotary=rotary)
         yield Suspect("rope", f"a rotary base of {theta:g}", f"Set rope_theta to {theta:g} in config.json.", swap)
 
 
-def _masks(target: Target, drafter: Forceable) -> Iterator[Suspect]:
+def _masks(target: Target, drafter: Blocked) -> Iterator[Suspect]:
     tokenizer = target.tokenizer
     special = [*getattr(tokenizer, "added_tokens_decoder", {}), *tokenizer.all_special_ids]
     rows = len(cast(Tensor, target.embedding.weight))
@@ -114,7 +120,7 @@ def _rows() -> Iterator[Suspect]:
         )
 
 
-def _sights(drafter: Forceable) -> Iterator[Suspect]:
+def _sights(drafter: Blocked) -> Iterator[Suspect]:
     sights = tuple(replace(sight, causal=not sight.causal) for sight in drafter.form.sights)
     swap = _swapping(drafter, form=replace(drafter.form, sights=sights))
     yield Suspect(

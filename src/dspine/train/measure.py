@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dspine.decode.agreement import Agreement
 from dspine.decode.engine import Engine
 from dspine.decode.records import Completion, pooled_tau
 from dspine.decode.sampling import SamplingParams
@@ -23,7 +24,7 @@ from dspine.drafter.registry import Network
 from dspine.kernels.kv import RowCache, Span
 from dspine.kernels.law import Law
 from dspine.target.model import Target
-from dspine.train.agreement import Agreement, first_places
+from dspine.train.agreement import first_places
 from dspine.train.objectives.objective import Objective
 
 
