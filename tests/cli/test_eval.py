@@ -45,6 +45,31 @@ def test_tables_files_and_json_say_the_same(evaluate, models, tmp_path):
     assert {token["round"] for token in shown[0]["tokens"]} == set(range(shown[0]["rounds"] + 1))
 
 
+def test_what_was_measured_otherwise_stays_beside_or_is_refused(evaluate, tmp_path):
+    def files():
+        return {path.name: path.read_bytes() for path in (tmp_path / "out").glob("*.jsonl")}
+
+    once = ("--tasks", "gsm8k", "--temperature", "0", "--no-plain")
+    assert evaluate(*once).exit_code == 0
+    before = files()
+    assert evaluate(*once, "--count", 1).exit_code == 0
+    assert evaluate(*once, "--turns", 2).exit_code == 0
+    after = files()
+    assert all(after[name] == data for name, data in before.items())
+    assert len([name for name in after if name.startswith("acceptance-")]) == 3
+    sampled = (*once[:2], "--temperature", "1")
+    assert evaluate(*sampled).exit_code == 0
+    assert_fault(evaluate(*sampled, "--seed", 4), 1, "seed: 0 → 4")
+
+    ours = tmp_path / "ours.jsonl"
+    ours.write_text('{"prompt": "Why?"}\n{"prompt": "How?"}\n')
+    assert evaluate("--tasks", ours, *once[2:]).exit_code == 0
+    ours.write_text('{"prompt": "When?"}\n{"prompt": "How?"}\n')
+    kept = files()
+    assert_fault(evaluate("--tasks", ours, *once[2:]), 1, "holds ours on other prompts")
+    assert files() == kept
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

@@ -8,20 +8,26 @@ from dspine.errors import DataError
 from dspine.evaluate.results import ACCEPTANCE, ResultFile, digest_of, file_name, read_results
 
 
-def test_results_of_one_head_are_merged_and_of_another_not(tmp_path):
+def test_results_of_one_head_are_merged_and_of_another_refused(tmp_path):
     path = tmp_path / "new" / "a.jsonl"
-    ResultFile(path, ACCEPTANCE, {"t": 0}).add([{"key": "a", "tau": 1.0}, {"key": "b", "tau": float("nan")}])
-    file = ResultFile(path, ACCEPTANCE, {"t": 0})
+    on = {"t": 0, "split": "report", "versions": {"torch": "1"}}
+    ResultFile(path, ACCEPTANCE, on).add([{"key": "a", "tau": 1.0}, {"key": "b", "tau": float("nan")}])
+    file = ResultFile(path, ACCEPTANCE, on)
     file.add([{"key": "a", "tau": 2.0, "margins": (float("inf"),)}])
     head, results = read_results(path)
-    assert head == {"format": ACCEPTANCE, "measured_on": {"t": 0}}
+    assert head == {"format": ACCEPTANCE, "measured_on": on}
     assert results == [{"key": "a", "tau": 2.0, "margins": ["inf"]}, {"key": "b", "tau": None}]
     assert file.lines == {line["key"]: line for line in results}
-    other = ResultFile(path, ACCEPTANCE, {"t": 1})
-    assert other.lines == {}
-    assert read_results(path)[0] == head, "nothing is lost before there is something to say"
-    other.add([{"key": "c"}])
-    assert [result["key"] for result in read_results(path)[1]] == ["c"]
+    with pytest.raises(DataError, match=r"something else: split: 'report' → 'tune'; turns: None → 2") as caught:
+        ResultFile(path, ACCEPTANCE, on | {"split": "tune", "turns": 2})
+    assert "another folder" in str(caught.value)
+    assert read_results(path) == (head, results)
+
+
+def test_every_head_has_a_file_of_its_own(tmp_path):
+    for turns in (1, 2, 1):
+        ResultFile.beside(tmp_path, "acceptance-x", ACCEPTANCE, {"turns": turns}).add([{"key": f"a{turns}"}])
+    assert sorted(read_results(path)[1][0]["key"] for path in tmp_path.iterdir()) == ["a1", "a2"]
 
 
 def test_another_kind_of_file_is_left_alone(tmp_path):

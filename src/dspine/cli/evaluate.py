@@ -98,7 +98,7 @@ def evaluate(
     from dspine.evaluate.answers import read_answers
     from dspine.evaluate.decoded import keep
     from dspine.evaluate.measure import Measurement, about_machine
-    from dspine.evaluate.results import ACCEPTANCE, DECODED, ResultFile
+    from dspine.evaluate.results import DECODED, ResultFile
 
     measurement = Measurement(
         target=loaded,
@@ -113,18 +113,19 @@ def evaluate(
     )
     report, told = [], []
     for each in params:
-        found = measurement.results(asked, each)
         settings = measurement.settings(measurement.drafter, each)
-        measured_on = {**settings, "split": split, "turns": turns, "drafter_name": chosen, **about_machine(loaded)}
+        chose = {"split": split, "count": count, "turns": turns, "drafter_name": chosen}
+        measured_on = {**settings, **chose, **about_machine(loaded)}
         name = measurement.name(measurement.drafter, each)
-        path = out / f"acceptance-{name}.jsonl"
-        ResultFile(path, ACCEPTANCE, measured_on).add({"key": result.task, **asdict(result)} for result in found)
-        report.append({"measured_on": measured_on, "file": str(path), "results": [asdict(r) for r in found]})
+        file = measurement.result_file(asked, name, measured_on)
+        found = measurement.results(asked, each)
+        file.add({"key": result.task, **asdict(result)} for result in found)
+        report.append({"measured_on": measured_on, "file": str(file.path), "results": [asdict(r) for r in found]})
         told.append((measured_on, found))
-        note(f"results: {path}")
+        note(f"results: {file.path}")
         if show:
             _, answers = read_answers(out / f"{name}.jsonl")
-            keep(loaded, asked, answers, ResultFile(out / f"decoded-{name}.jsonl", DECODED, measured_on), show)
+            keep(loaded, asked, answers, ResultFile.beside(out, f"decoded-{name}", DECODED, measured_on), show)
     if as_json:
         print_json(report)
     else:

@@ -99,25 +99,24 @@ def probe(
     asked = read_tasks(tasks, data_dir=data_dir, hub=hub, split=split, count=count)
     loaded, network = load_models(target, chosen, dtype=dtype, device=device, thinking=False)
 
-    from dspine.evaluate.results import PROBE, ResultFile, digest_of, file_name
+    from dspine.evaluate.results import PROBE, ResultFile, file_name
 
     subject, settings = _subject(
         loaded, network, chosen, asked, out, batch, max_new_tokens, blocks or BLOCKS[what], seed
     )
     fitting = {"rank": rank or RANK, "steps": steps or STEPS} if what is What.reader else {}
     measured_on = {"probe": what.value, **settings, **fitting}
-    path = out / f"probe-{what}-{file_name(loaded.name)}-{digest_of(measured_on)}.jsonl"
-    file = ResultFile(path, PROBE, measured_on)
+    file = ResultFile.beside(out, f"probe-{what}-{file_name(loaded.name)}", PROBE, measured_on)
     _measure(what, subject, loaded, fitting, file)
     lines = [line for line in file.lines.values() if line["kind"] != "sequence"]
     if as_json:
-        print_json({"measured_on": file.head["measured_on"], "file": str(path), "results": lines})
+        print_json({"measured_on": file.head["measured_on"], "file": str(file.path), "results": lines})
     else:
         for table in tables(what, lines):
             results().print(table)
-    note(f"results: {path}")
+    note(f"results: {file.path}")
     if draw is not None:
-        for picture in draw([path], path.with_suffix("")):
+        for picture in draw([file.path], file.path.with_suffix("")):
             note(f"figure: {picture}")
 
 

@@ -139,7 +139,7 @@ def _compare(path: Path, written: Mapping[str, Any], asked: Mapping[str, Any]) -
     if differing:
         raise DataError(
             f"{path} was made under other settings: {'; '.join(differing)}",
-            "Use the same settings to go on, or give this measurement another file.",
+            "Use the same settings to go on, or give this measurement another folder (--out).",
         )
 
 

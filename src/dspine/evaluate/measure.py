@@ -19,12 +19,13 @@ from dspine import __version__
 from dspine.decode.engine import Engine
 from dspine.decode.policy import Verify
 from dspine.decode.sampling import SamplingParams
+from dspine.errors import DataError
 from dspine.evaluate.accuracy import Accuracy, accuracy
 from dspine.evaluate.answers import AnswerFile, AnswerRecord
 from dspine.evaluate.collect import Question, collect
 from dspine.evaluate.margin import first_margin
 from dspine.evaluate.prompts import TaskPrompt, texts_digest
-from dspine.evaluate.results import file_name
+from dspine.evaluate.results import ACCEPTANCE, ResultFile, file_name
 from dspine.evaluate.sources import Asked
 from dspine.evaluate.summary import Summary, summarise
 from dspine.progress import Meter
@@ -123,6 +124,23 @@ class Measurement:
         way = self.target.rollback.asked
         back = "" if drafter is None or way == "auto" else f"-{way}"
         return file_name(f"{who}-{dtype}-t{params.temperature:g}-{params.max_new_tokens}{verify}{back}")
+
+    def result_file(self, tasks: Sequence[Asked], name: str, measured_on: Mapping[str, Any]) -> ResultFile:
+        """The file that the results of tasks go into.
+
+        Raises:
+            DataError: it holds a result of one of them on other prompts.
+        """
+        file = ResultFile.beside(self.out, f"acceptance-{name}", ACCEPTANCE, measured_on)
+        for asked in tasks:
+            held, digest = file.lines.get(asked.task.name), texts_digest(asked.prompts)
+            if held is not None and held["digest"] != digest:
+                raise DataError(
+                    f"{file.path} holds {asked.task.name} on other prompts: {held['source']} ({held['digest']}) → "
+                    f"{asked.source} ({digest})",
+                    "Give this measurement another folder (--out), or move the file away.",
+                )
+        return file
 
     def answers(
         self, engine: Engine, drafter: str | None, tasks: Sequence[Asked], params: SamplingParams

@@ -1,7 +1,8 @@
 """Results on disk: JSON lines under a head that says what they were measured on.
 
 One rule: a file describes itself. Its first line names the format and everything that the figures depend on; the others
-are one result each, under a key. Under the same head results are replaced key by key; another head begins anew.
+are one result each, under a key. Under the same head results are replaced key by key; those of another head belong into
+another file, which is why files are named by their heads.
 
     {"format": "dspine-acceptance/1", "measured_on": {...}}
     {"key": "gsm8k", ...}
@@ -43,13 +44,13 @@ class ResultFile:
     """Results of one head, added to and replaced by their keys; nothing is on disk before the first is added.
 
     Args:
-        measured_on: what the results depend on. A file of another head is written anew.
+        measured_on: what the results depend on.
 
     Attributes:
         lines: the results by key, as they are in the file.
 
     Raises:
-        DataError: the file is something else.
+        DataError: the file is something else, or holds results of another head, whose differences are named.
     """
 
     def __init__(self, path: Path, form: str, measured_on: Mapping[str, Any]) -> None:
@@ -58,7 +59,13 @@ class ResultFile:
         self.lines: dict[str, dict[str, Any]] = {}
         if path.exists():
             written, before = read_results(path)
-            self.lines = {line["key"]: line for line in before} if written == self.head else {}
+            _compare(path, written, self.head)
+            self.lines = {line["key"]: line for line in before}
+
+    @classmethod
+    def beside(cls, folder: Path, stem: str, form: str, measured_on: Mapping[str, Any]) -> ResultFile:
+        """The file of such results in a folder: one for every head."""
+        return cls(folder / f"{stem}-{digest_of(measured_on)}.jsonl", form, measured_on)
 
     def add(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Add results, each with its "key", all of them or none.
@@ -73,6 +80,18 @@ class ResultFile:
         except OSError as error:
             raise cannot_write(self.path, error) from error
         write_aside(self.path, data.encode())
+
+
+def _compare(path: Path, written: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    if written == asked:
+        return
+    ours, theirs = (head.get("measured_on", {}) for head in (asked, written))
+    names = [name for name in dict.fromkeys((*theirs, *ours)) if ours.get(name) != theirs.get(name)]
+    differing = [f"{name}: {theirs.get(name)!r} → {ours.get(name)!r}" for name in names]
+    raise DataError(
+        f"{path} holds results of something else: {'; '.join(differing) or written.get('format')}",
+        "Give this measurement another folder, or move the file away.",
+    )
 
 
 def file_name(text: str) -> str:

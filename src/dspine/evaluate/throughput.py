@@ -12,7 +12,7 @@ from typing import Any
 
 from dspine.endpoint import Endpoint
 from dspine.evaluate.contest import Contest, run_key
-from dspine.evaluate.results import THROUGHPUT, ResultFile, digest_of, file_name
+from dspine.evaluate.results import THROUGHPUT, ResultFile, file_name
 from dspine.evaluate.server_load import serve_from
 from dspine.progress import say
 
@@ -22,8 +22,7 @@ WARM_UP_TOKENS = 8
 
 def result_file(out: Path, name: str, measured_on: Mapping[str, Any]) -> ResultFile:
     """The file of such a measurement in a folder: one for every head."""
-    path = out / f"throughput-{file_name(name)}-{digest_of(measured_on)}.jsonl"
-    return ResultFile(path, THROUGHPUT, measured_on)
+    return ResultFile.beside(out, f"throughput-{file_name(name)}", THROUGHPUT, measured_on)
 
 
 def measure_contest(contest: Contest, levels: Sequence[int], foreseen: Sequence[int], file: ResultFile) -> None:

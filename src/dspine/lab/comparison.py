@@ -159,6 +159,7 @@ def acceptance(
             **about_machine(target),
         }
         path = folder / f"acceptance-{name}.jsonl"
+        path.unlink(missing_ok=True)  # every task is in what follows, from the answers that are kept
         ResultFile(path, ACCEPTANCE, measured_on).add({"key": result.task, **asdict(result)} for result in found)
         compared = [result.lossless for result in found if result.lossless is not None]
         outcomes.append(
