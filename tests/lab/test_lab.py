@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from statistics import mean, stdev
+from types import SimpleNamespace
 
 import pytest
 
+from dspine.evaluate.contest import stage_key
 from dspine.lab import comparison
 from dspine.lab.comparison import ALL, compare
-from dspine.lab.table import lines_of
+from dspine.lab.table import lines_of, save
+from dspine.report.found import find
+from dspine.report.sections import sections
+from dspine.train import ablation
 
 SMALL = [
     "build.prompts.count=90",
@@ -49,3 +56,35 @@ def test_a_comparison_is_trained_measured_and_kept(tmp_path: Path, monkeypatch: 
     assert again.timings == found.timings
     assert {path: path.read_bytes() for path in before} == before
     assert [line.tau for line in lines_of(again)] == [line.tau for line in lines]
+
+
+def test_an_interrupt_among_seeds_loses_none_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    settings = [*SMALL, f"output={tmp_path / 'lab'}"]
+    timings = {stage_key(1, "DSpine"): {"round": dict.fromkeys(("draft", "verify", "other"), 0.001)}}
+    timings["ratio/1/DSpine"] = {"median": 1.0}
+    monkeypatch.setattr(comparison, "speed", lambda *_: timings)
+    train, started = ablation.train, []
+
+    def stopped_at(count: int) -> Callable[..., object]:
+        def stand_in(recipe: object, overrides: list[str]) -> object:
+            started.append(overrides[-1])
+            return train(recipe, overrides) if len(started) != count else SimpleNamespace(drafter=None, acceptance=None)
+
+        return stand_in
+
+    monkeypatch.setattr(ablation, "train", stopped_at(2))
+    assert compare("nano-lab", drafters=["dspine"], steps=2, seeds=(0, 1), overrides=settings) is None
+    found = compare("nano-lab", drafters=["dspine"], steps=2, seeds=(0, 1), overrides=settings)
+    assert started == ["training.seed=0", "training.seed=1", "training.seed=1"]
+    assert found is not None
+    [line] = lines_of(found)
+    taus = [outcome.families[ALL].whole.tau for outcome in found.outcomes if outcome.temperature == 0]
+    assert line.seeds == (0, 1)
+    assert len(taus) == 2
+    greedy = line.tau[0.0][ALL]
+    assert greedy.mean == mean(taus)
+    assert (greedy.low, greedy.high) == (greedy.mean - stdev(taus), greedy.mean + stdev(taus))
+    [section] = sections(find([save(found, [line])]))
+    assert "Spreads are standard deviations over seeds" in section.says
+    bar = section.charts[0].paint.keywords["series"]["T = 0"][0]
+    assert (bar.value, bar.low, bar.high) == (greedy.mean, greedy.low, greedy.high)

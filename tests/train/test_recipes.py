@@ -9,12 +9,14 @@ from tests.support.tiny_target import EOS, MASK, tiny_target
 
 from dspine.config import read_recipe
 from dspine.drafter.config import DSpineConfig
+from dspine.drafter.registry import KINDS
 from dspine.errors import CheckpointError
 from dspine.facts import TargetFacts
 from dspine.train.prepare import mask_id
 
 QWEN3_8B = TargetFacts(4096, 12288, 36, 32, 8, 128, 151936, 1e-6, 1e6, 40960)
 QWEN3_4B = TargetFacts(2560, 9728, 36, 32, 8, 128, 151936, 1e-6, 1e6, 40960)
+NANO = TargetFacts(128, 384, 6, 4, 2, 32, 2048, 1e-6, 1e4, 1024)
 SMOLLM2 = TargetFacts(576, 1536, 30, 9, 3, 64, 49152, 1e-5, 1e5, 8192)
 
 
@@ -68,6 +70,33 @@ def test_the_hybrid_target_is_tapped_at_layers_of_either_kind():
     assert read_recipe("qwen3.8-27b", ["drafter.block_size=8"]).drafter.block_size == 8
 
 
+@pytest.mark.parametrize(("name", "facts"), [("nano-lab", NANO), ("smollm2-lab", SMOLLM2)])
+def test_all_drafters_of_a_lab_propose_as_many_candidates(name, facts):
+    base = read_recipe(name)
+    kinds = set()
+    for settings in ([], *base.ablation.values()):
+        drafter = read_recipe(name, settings).drafter
+        kinds.add(drafter.kind)
+        assert KINDS[drafter.kind].config.for_target(facts, 0, **drafter.sizes()).candidates == 7
+    assert kinds == set(KINDS)
+
+
+def test_smollm2s_lab_takes_what_its_drafters_training_left():
+    lab, run = read_recipe("smollm2-lab"), read_recipe("smollm2-135m-cpu")
+    assert lab.data.responses == run.data.responses
+    assert lab.features.folder == run.output / "features"
+    assert lab.drafter.target_layer_ids == run.drafter.target_layer_ids
+    for settings in (
+        lambda r: (r.target, r.dtype, r.training.max_length),
+        lambda r: (r.data.seed, r.data.max_new_tokens),
+    ):
+        assert settings(lab) == settings(run)
+    asked = {entry.source: entry for entry in run.data.mix}
+    for entry in lab.data.mix:  # what is held out lies behind all that was trained on
+        assert entry.count >= asked[entry.source].count
+        assert entry.suffix == asked[entry.source].suffix
+
+
 def test_the_mask_may_be_a_row_beyond_the_tokenizer():
     target = tiny_target()
     assert mask_id(target, 300) == 300
@@ -80,9 +109,8 @@ def test_the_mask_may_be_a_row_beyond_the_tokenizer():
 
 def test_every_value_of_the_sweep_is_a_drafter_of_nano_by_one_number():
     base = read_recipe("nano-sweep")
-    nano = TargetFacts(128, 384, 6, 4, 2, 32, 2048, 1e-6, 1e4, 1024)
     for name, settings in base.ablation.items():
         other = read_recipe("nano-sweep", settings)
         assert len(settings) == 1, name
         assert other.model_dump(exclude={"ablation"}) != base.model_dump(exclude={"ablation"}), name
-        DSpineConfig.for_target(nano, 0, **other.drafter.sizes())
+        DSpineConfig.for_target(NANO, 0, **other.drafter.sizes())
