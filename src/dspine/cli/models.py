@@ -79,12 +79,14 @@ def load_models(
     device: str | None = None,
     thinking: bool | None = None,
     rollback: RollbackChoice = RollbackChoice.auto,
+    packed: bool = True,
 ) -> tuple[Target, Drafter | None]:
     """Load a target and, if one is named, its drafter.
 
     Args:
         dtype: of the target; None: as `load_target` chooses.
         rollback: how its states are brought back.
+        packed: whether the drafter is arranged for decoding alone, see `load_drafter`.
 
     Raises:
         DspineError: a model that cannot be loaded, a drafter that does not fit the target, or a way to bring back
@@ -97,11 +99,11 @@ def load_models(
 
         kind = getattr(torch, dtype) if dtype else None
         loaded = load_target(target, dtype=kind, device=device, rollback=rollback.value)
-        network = load_network(drafter, loaded, thinking=thinking) if drafter else None
+        network = load_network(drafter, loaded, thinking=thinking, packed=packed) if drafter else None
     return loaded, network
 
 
-def load_network(drafter: str, target: Target, *, thinking: bool | None = None) -> Drafter:
+def load_network(drafter: str, target: Target, *, thinking: bool | None = None, packed: bool = True) -> Drafter:
     """A drafter for a target that is loaded already; warnings are told as notes.
 
     Raises:
@@ -111,7 +113,7 @@ def load_network(drafter: str, target: Target, *, thinking: bool | None = None) 
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", CheckpointWarning)
-        network = load_drafter(drafter, target, thinking=thinking)
+        network = load_drafter(drafter, target, thinking=thinking, packed=packed)
     for warning in caught:
         note(f"warning: {warning.message}")
     return network

@@ -97,7 +97,7 @@ def probe(
         raise typer.BadParameter(f"no drafter is shipped for {target}: name one")
     draw = needs_figures() if figures else None
     asked = read_tasks(tasks, data_dir=data_dir, hub=hub, split=split, count=count)
-    loaded, network = load_models(target, chosen, dtype=dtype, device=device, thinking=False)
+    loaded, network = load_models(target, chosen, dtype=dtype, device=device, thinking=False, packed=False)
 
     from dspine.evaluate.results import PROBE, ResultFile, file_name
 
