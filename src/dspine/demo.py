@@ -60,6 +60,7 @@ class Outcome:
 def run_demo(
     target: Target,
     engine: Engine,
+    plain_engine: Engine,
     prompts: Mapping[str, str],
     max_new_tokens: int,
     *,
@@ -71,12 +72,12 @@ def run_demo(
     Args:
         target: the model.
         engine: an engine over it, with a drafter.
+        plain_engine: one without.
         prompts: user messages, by name.
         max_new_tokens: cap of an answer.
         write: receives the drafted answer piece by piece.
         tell: receives remarks on what is happening.
     """
-    plain_engine = Engine(target, max_batch=1)
     params = SamplingParams(max_new_tokens=max_new_tokens)
     warm_up = SamplingParams(max_new_tokens=_WARM_UP_TOKENS)
     ids = {name: render(target, [{"role": "user", "content": text}]) for name, text in prompts.items()}

@@ -16,6 +16,14 @@ SERVER = ("--target", "nano", "--prompts", "p", "--out", "o", "--server", "http:
         (("chat", "--verify", "2", "--measure"), "goes by no costs"),
         (("bench", "nano", "--endpoint", "http://x/v1", "--dtype", "float32", "--predict", "1"), "--dtype, --predict"),
         (("bench", "nano", "--endpoint", "http://x/v1", "--verify", "full"), "leave out --verify"),
+        (
+            ("bench", "nano", "--endpoint", "http://x/v1", "--kernels", "fused", "--capture", "on"),
+            "--kernels, --capture",
+        ),
+        (
+            ("generate", "Hi", "--backend", "mlx", "--capture", "off"),
+            "--capture and --rollback are the torch backend's",
+        ),
         (("regenerate", "r.yaml", "-n", 5, "--temperature", 0), "leave out --max-new-tokens, --temperature"),
         (("regenerate", "r.yaml", "--server", "http://x/v1"), "leave out --server"),
         (("regenerate", *SERVER[:-2], "--concurrency", 3), "no --server to ask: leave out --concurrency"),

@@ -15,7 +15,9 @@ from dspine.decode import costbook
 def quick(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     asked: list[int] = []
 
-    def measure(target: object, drafter: object, rows: int) -> tuple[dict[int, list[float]], list[float]]:
+    def measure(
+        target: object, drafter: object, rows: int, forward: object
+    ) -> tuple[dict[int, list[float]], list[float]]:
         asked.append(rows)
         return {width: [rows * width / 1000] * 2 for width in (1, 2, 4)}, [rows / 4000] * 2
 

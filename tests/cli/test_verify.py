@@ -63,7 +63,9 @@ def test_costs_are_kept_and_measured_anew_when_asked(
 ) -> None:
     asked = []
 
-    def quick(target: object, drafter: object, rows: int) -> tuple[dict[int, list[float]], list[float]]:
+    def quick(
+        target: object, drafter: object, rows: int, forward: object
+    ) -> tuple[dict[int, list[float]], list[float]]:
         asked.append(rows)
         return {1: [1.0, 1.0], 4: [1.0, 1.0]}, [0.1, 0.1]  # twice the same: steady, so it is kept
 

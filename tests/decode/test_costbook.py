@@ -38,7 +38,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The counts of rows that were measured, by a quick stand-in on a quiet machine."""
     asked: list[int] = []
 
-    def quick(target: Target, drafter: DSpine, rows: int) -> tuple[dict[int, list[float]], list[float]]:
+    def quick(
+        target: Target, drafter: DSpine, rows: int, forward: object
+    ) -> tuple[dict[int, list[float]], list[float]]:
         asked.append(rows)
         return {1: [1.0 * rows] * 2, drafter.block_size: [2.0 * rows] * 2}, [0.5, 0.5]
 

@@ -16,7 +16,6 @@ from dspine.cli.models import SHIPPED_FOR, load_models, load_network
 from dspine.cli.prompts import CountOption, DataDirOption, HubOption, SplitOption, TasksOption, read_tasks
 
 if TYPE_CHECKING:
-    from dspine.decode.policy import Verify
     from dspine.decode.sampling import SamplingParams
     from dspine.evaluate.results import ResultFile
     from dspine.evaluate.sources import Asked
@@ -61,6 +60,8 @@ def bench(
     device: o.DeviceOption = None,
     verify: o.FullVerifyOption = "full",
     rollback: o.RollbackOption = o.RollbackChoice.auto,
+    kernels: o.KernelsOption = o.KernelChoice.auto,
+    capture: o.CaptureOption = o.CaptureChoice.auto,
     predict: Annotated[
         str, typer.Option(help="Predict the speed-up at these concurrencies, by the cost table; '' predicts none.")
     ] = "1,2,4,8,16,32,64",
@@ -84,7 +85,9 @@ def bench(
         if drafters:
             raise typer.BadParameter("--endpoint measures a server as it runs: it takes no drafters")
         o.refuse_given(
-            ctx, ("dtype", "device", "verify", "rollback", "predict"), "--endpoint measures a server as it runs"
+            ctx,
+            ("dtype", "device", "verify", "rollback", "kernels", "capture", "predict"),
+            "--endpoint measures a server as it runs",
         )
     levels = o.whole_numbers(concurrency, "--concurrency", least=1)
     foreseen = o.whole_numbers(predict, "--predict", least=1) if predict else []
@@ -95,9 +98,8 @@ def bench(
     load |= {"waves": waves, "runs": runs}
     if endpoint is None:
         chosen = drafters or [name for name in [SHIPPED_FOR.get(target)] if name]
-        file = _bench_here(
-            target, chosen, asked, load, params, verified, dtype, device, rollback, levels, foreseen, out
-        )
+        means: dict[str, Any] = {"verify": verified, "kernels": kernels.value, "capture": capture.value}
+        file = _bench_here(target, chosen, asked, load, params, means, dtype, device, rollback, levels, foreseen, out)
     else:
         file = _bench_server(endpoint, target, asked, load, levels, out)
     if as_json:
@@ -113,7 +115,7 @@ def _bench_here(
     asked: Sequence[Asked],
     load: Mapping[str, Any],
     params: SamplingParams,
-    verify: Verify,
+    means: Mapping[str, Any],
     dtype: o.Dtype | None,
     device: str | None,
     rollback: o.RollbackChoice,
@@ -135,7 +137,7 @@ def _bench_here(
     from dspine.target.chat import render, template_digest
 
     prompts = [render(loaded, [{"role": "user", "content": prompt.text}]) for prompt in mixed(asked)]
-    contest = Contest(loaded, networks, prompts, params, waves=load["waves"], runs=load["runs"], verify=verify)
+    contest = Contest(loaded, networks, prompts, params, waves=load["waves"], runs=load["runs"], **means)
     measured_on = {
         "target": loaded.name,
         "head_digest": loaded.head_digest,
@@ -144,8 +146,9 @@ def _bench_here(
         "dtype": str(loaded.dtype).removeprefix("torch."),
         "device": str(loaded.device),
         "drafters": {short: drafter_digest(name) for short, name in names.items()},
-        "verify": verify if names else None,
+        "verify": means["verify"] if names else None,
         **(loaded.brought_back if names else {}),
+        **contest.means,
         **load,
         **about_machine(loaded),
     }

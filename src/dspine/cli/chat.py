@@ -28,6 +28,7 @@ def chat(
     measure: o.MeasureOption = False,
     kernels: o.KernelsOption = o.KernelChoice.auto,
     rollback: o.RollbackOption = o.RollbackChoice.auto,
+    capture: o.CaptureOption = o.CaptureChoice.auto,
     system: o.SystemOption = None,
     thinking: o.ThinkingOption = False,
     temperature: o.TemperatureOption = 0.0,
@@ -68,6 +69,7 @@ def chat(
         measure=measure,
         kernels=kernels.value,
         rollback=rollback,
+        capture=capture.value,
     )
     conversation = Conversation(models, params, system, thinking)
     if sys.stdin.isatty():

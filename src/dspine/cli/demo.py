@@ -24,6 +24,8 @@ def demo(
     dtype: o.DtypeOption = None,
     verify: o.VerifyOption = None,
     measure: o.MeasureOption = False,
+    kernels: o.KernelsOption = o.KernelChoice.auto,
+    capture: o.CaptureOption = o.CaptureChoice.auto,
     max_new_tokens: o.MaxNewTokensOption = 96,
     count: Annotated[int, typer.Option(min=1, help="How many of the demo's prompts to answer.")] = 4,
 ) -> None:
@@ -34,6 +36,7 @@ def demo(
         dspine demo
     """
     with uncollected():
+        from dspine.decode.engine import Engine
         from dspine.demo import MARGIN, PROMPTS, peak_memory_gb, run_demo
 
     if count > len(PROMPTS):
@@ -47,9 +50,14 @@ def demo(
         dtype=dtype or fastest_dtype(None),
         verify=o.verify_choice(verify, measure=measure),
         measure=measure,
+        kernels=kernels.value,
+        capture=capture.value,
     )
+    plain = Engine(models.target, max_batch=1, kernels=kernels.value, capture=capture.value)
     chosen_prompts = dict(islice(PROMPTS.items(), count))
-    outcomes = list(run_demo(models.target, models.engine, chosen_prompts, max_new_tokens, write=answer, tell=note))
+    outcomes = list(
+        run_demo(models.target, models.engine, plain, chosen_prompts, max_new_tokens, write=answer, tell=note)
+    )
 
     results().print(_table(outcomes))
     where = models.measured_on()

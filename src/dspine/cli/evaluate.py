@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -50,6 +51,8 @@ def evaluate(
     device: o.DeviceOption = None,
     verify: o.FullVerifyOption = "full",
     rollback: o.RollbackOption = o.RollbackChoice.auto,
+    kernels: o.KernelsOption = o.KernelChoice.auto,
+    capture: o.CaptureOption = o.CaptureChoice.auto,
     no_plain: Annotated[
         bool, typer.Option("--no-plain", help="Skip the plain answers and the comparison with them.")
     ] = False,
@@ -100,12 +103,13 @@ def evaluate(
     from dspine.evaluate.measure import Measurement, about_machine
     from dspine.evaluate.results import DECODED, ResultFile
 
+    engine = partial(Engine, loaded, max_batch=batch, kernels=kernels.value, capture=capture.value)
     measurement = Measurement(
         target=loaded,
-        drafted=Engine(loaded, network, max_batch=batch, verify=verified),
+        drafted=engine(network, verify=verified),
         drafter=drafter_digest(chosen),
         verify=verified,
-        plain=None if no_plain else Engine(loaded, max_batch=batch),
+        plain=None if no_plain else engine(),
         out=out,
         turns=turns,
         batch=batch,
@@ -115,7 +119,7 @@ def evaluate(
     for each in params:
         settings = measurement.settings(measurement.drafter, each)
         chose = {"split": split, "count": count, "turns": turns, "drafter_name": chosen}
-        measured_on = {**settings, **chose, **about_machine(loaded)}
+        measured_on = {**settings, **chose, **measurement.drafted.means, **about_machine(loaded)}
         name = measurement.name(measurement.drafter, each)
         file = measurement.result_file(asked, name, measured_on)
         found = measurement.results(asked, each)

@@ -37,6 +37,7 @@ def generate(
     measure: o.MeasureOption = False,
     kernels: o.KernelsOption = o.KernelChoice.auto,
     rollback: o.RollbackOption = o.RollbackChoice.auto,
+    capture: o.CaptureOption = o.CaptureChoice.auto,
     system: o.SystemOption = None,
     thinking: o.ThinkingOption = False,
     raw: Annotated[
@@ -79,7 +80,8 @@ def generate(
         raise typer.BadParameter("--raw uses no chat template, so --system and --thinking say nothing")
     chosen = choose_drafter(target, drafter, no_drafter, rollback)
     verified = o.verify_choice(verify, not no_drafter, measure)
-    _check_backend(backend, bits, drafter_bits, measure or profile, kernels, rollback)
+    forced = {"kernels": kernels.value, "rollback": rollback.value, "capture": capture.value}
+    _check_backend(backend, bits, drafter_bits, measure or profile, forced)
     text = o.read_prompt(prompt)
     params = o.sampling_params(
         temperature=temperature,
@@ -119,6 +121,7 @@ def generate(
             measure=measure,
             kernels=kernels.value,
             rollback=rollback,
+            capture=capture.value,
         )
     if chosen is None and not no_drafter:
         note(f"no drafter is shipped for {target}: decoding plainly; name one with --drafter")
@@ -142,19 +145,13 @@ def generate(
 
 
 def _check_backend(
-    backend: o.Backend,
-    bits: int | None,
-    drafter_bits: int | None,
-    timed: bool,
-    kernels: o.KernelChoice,
-    rollback: o.RollbackChoice,
+    backend: o.Backend, bits: int | None, drafter_bits: int | None, timed: bool, forced: dict[str, str]
 ) -> None:
     """Refuse options that the chosen backend would have to ignore."""
     if backend is o.Backend.torch and (bits is not None or drafter_bits is not None):
         raise typer.BadParameter("--bits and --drafter-bits need --backend mlx")
-    chosen = kernels is not o.KernelChoice.auto or rollback is not o.RollbackChoice.auto
-    if backend is o.Backend.mlx and (timed or chosen):
-        raise typer.BadParameter("--measure, --profile, --kernels and --rollback are the torch backend's")
+    if backend is o.Backend.mlx and (timed or any(choice != "auto" for choice in forced.values())):
+        raise typer.BadParameter("--measure, --profile, --kernels, --capture and --rollback are the torch backend's")
 
 
 def _encode(target: Speaker, text: str, system: str | None, raw: bool, thinking: bool) -> list[int]:

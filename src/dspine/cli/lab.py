@@ -24,6 +24,8 @@ def lab(
     budget: Annotated[
         int | None, typer.Option(min=1, metavar="STEPS", help="Steps of every training.", show_default="the recipe's")
     ] = None,
+    kernels: o.KernelsOption = o.KernelChoice.auto,
+    capture: o.CaptureOption = o.CaptureChoice.auto,
     figures: FiguresOption = True,
     overrides: o.SetOption = None,
     as_json: o.JsonOption = False,
@@ -49,7 +51,15 @@ def lab(
     draw = needs_figures() if figures else None
     wanted = [name.strip() for name in drafters.split(",")] if drafters is not None else None
     numbers = o.whole_numbers(seeds, "--seeds")
-    comparison = compare(recipe, drafters=wanted, seeds=numbers, steps=budget, overrides=overrides or [])
+    comparison = compare(
+        recipe,
+        drafters=wanted,
+        seeds=numbers,
+        steps=budget,
+        overrides=overrides or [],
+        kernels=kernels.value,
+        capture=capture.value,
+    )
     if comparison is None:
         raise typer.Exit(130)
     lines = lines_of(comparison)

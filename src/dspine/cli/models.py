@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dspine.decode.policy import Verify
     from dspine.drafter.proposal import Drafter
     from dspine.kernels.choice import Choice
+    from dspine.kernels.recording import Capture
     from dspine.target import Target
 
 # The drafter that a built-in target is shipped with.
@@ -50,6 +51,7 @@ class Models:
             "device": str(self.target.device),
             "verify": self.verify,
             **({} if self.drafter is None else self.target.brought_back),
+            **self.engine.means,
         }
 
 
@@ -129,6 +131,7 @@ def open_models(
     verify: Verify = "full",
     measure: bool = False,
     kernels: Choice = "auto",
+    capture: Capture = "auto",
     max_batch: int = 1,
     rollback: RollbackChoice = RollbackChoice.auto,
 ) -> Models:
@@ -138,19 +141,27 @@ def open_models(
         verify: how many candidates to verify.
         measure: whether to measure anew what rounds cost here.
         kernels: whose arithmetic a round uses.
+        capture: whether a round is recorded and replayed.
         max_batch: most requests of the engine at once.
         rollback: how states of the target are brought back.
 
     Raises:
-        DspineError: a model that cannot be loaded, a drafter that does not fit the target, or kernels that cannot run.
+        DspineError: a model that cannot be loaded, a drafter that does not fit the target, or kernels or recordings
+            that cannot run.
     """
     loaded, network = load_models(target, drafter, dtype=dtype, device=device, thinking=thinking, rollback=rollback)
 
-    from dspine.decode.costbook import CostBook
     from dspine.decode.engine import Engine
 
-    costs = CostBook(loaded, network, capacity=max_batch, anew=True) if measure and network is not None else None
-    engine = Engine(loaded, network, max_batch=max_batch, verify=verify, costs=costs, kernels=kernels)
+    engine = Engine(
+        loaded,
+        network,
+        max_batch=max_batch,
+        verify=verify,
+        costs="anew" if measure else None,
+        kernels=kernels,
+        capture=capture,
+    )
     return Models(loaded, drafter, network, engine, None if network is None else verify)
 
 

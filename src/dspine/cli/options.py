@@ -55,6 +55,14 @@ class RollbackChoice(StrEnum):
     replay = "replay"
 
 
+class CaptureChoice(StrEnum):
+    """Whether a round is recorded and replayed."""
+
+    auto = "auto"
+    on = "on"
+    off = "off"
+
+
 TargetOption = Annotated[
     str,
     typer.Option(
@@ -163,6 +171,14 @@ RollbackOption = Annotated[
         help="How states that took in rejected candidates are brought back, for targets with recurrent layers: a copy "
         "a place (snapshot), or the accepted prefix run again (replay). auto: what is quicker here and fits in memory. "
         "Other targets have nothing to bring back and refuse both.",
+        rich_help_panel=MODEL,
+    ),
+]
+CaptureOption = Annotated[
+    CaptureChoice,
+    typer.Option(
+        help="Whether drafts and verifications are replayed as CUDA graphs. auto: on CUDA, where a check finds them "
+        "equal to what they were made of.",
         rich_help_panel=MODEL,
     ),
 ]

@@ -22,6 +22,8 @@ def profile_verify(
     drafter: o.DrafterOption = None,
     dtype: o.DtypeOption = None,
     device: o.DeviceOption = None,
+    kernels: o.KernelsOption = o.KernelChoice.auto,
+    capture: o.CaptureOption = o.CaptureChoice.auto,
     rows: Annotated[
         str, typer.Option(metavar="N,N,...", help="Numbers of requests side by side to measure.")
     ] = "1,2,4,8",
@@ -43,12 +45,16 @@ def profile_verify(
     chosen = choose_drafter(target, drafter)
     if chosen is None:
         raise typer.BadParameter(f"no drafter is shipped for {target}: name one with --drafter")
-    models = open_models(target, chosen, dtype=dtype or fastest_dtype(device), device=device)
+    models = open_models(
+        target,
+        chosen,
+        dtype=dtype or fastest_dtype(device),
+        device=device,
+        kernels=kernels.value,
+        capture=capture.value,
+    )
     assert models.network is not None
-
-    from dspine.decode.costbook import CostBook
-
-    book = CostBook(models.target, models.network, capacity=max(counts), anew=True)
+    book = models.engine.cost_book(max(counts), anew=True)
     for count in counts:
         with waiting(f"Measuring {count} side by side"):
             costs = book.measured(count)

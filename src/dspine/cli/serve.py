@@ -30,6 +30,7 @@ def serve(
     measure: o.MeasureOption = False,
     kernels: o.KernelsOption = o.KernelChoice.auto,
     rollback: o.RollbackOption = o.RollbackChoice.auto,
+    capture: o.CaptureOption = o.CaptureChoice.auto,
     thinking: o.ThinkingOption = False,
     host: Annotated[str, typer.Option(help="Address to listen on.", rich_help_panel=SERVER)] = "127.0.0.1",
     port: Annotated[
@@ -109,6 +110,7 @@ def serve(
         verify=verified,
         kernels=kernels.value,
         rollback=rollback,
+        capture=capture.value,
         measure=measure,
         max_batch=slots,
     )
@@ -116,7 +118,7 @@ def serve(
         note(f"no drafter is shipped for {target}: decoding plainly; name one with --drafter")
     if key is None and not _loopback(host):
         note(f"warning: anybody who reaches {host} may use this server; set {KEY} to ask for a key")
-    plain = Engine(models.target, max_batch=1) if inspect else None
+    plain = Engine(models.target, max_batch=1, kernels=kernels.value, capture=capture.value) if inspect else None
     with waiting("Warming up"):
         server.warm_up(models.engine, slots)
     where = models.measured_on()

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from dspine.kernels.upload import upload
+
 SLOTS = 32  # positions that a row can be behind
 
 
@@ -33,7 +35,7 @@ class Backlog:
         """Keep one feature a row: features (B, 1, m·d) of rows 0..B-1, at `positions`."""
         if self._stored is None:
             self._stored = features.new_zeros(self._rows, SLOTS, features.shape[2])
-        where = torch.tensor(positions, device=features.device).remainder_(SLOTS)
+        where = upload(positions, features.device).remainder_(SLOTS)
         self._stored[torch.arange(len(positions), device=features.device), where] = features[:, 0]
 
     def read(self, starts: Sequence[int], width: int) -> Tensor:
@@ -45,7 +47,7 @@ class Backlog:
         if self._stored is None or width > SLOTS:
             raise RuntimeError(f"{width} positions asked of a backlog of {SLOTS if self._stored is not None else 0}")
         device = self._stored.device
-        where = torch.tensor(starts, device=device)[:, None] + torch.arange(width, device=device)
+        where = upload(starts, device)[:, None] + torch.arange(width, device=device)
         return self._stored[torch.arange(len(starts), device=device)[:, None], where.remainder_(SLOTS)]
 
     def move(self, source: int, target: int) -> None:

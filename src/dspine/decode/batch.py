@@ -21,12 +21,13 @@ import torch
 from torch import Tensor
 
 from dspine.decode.backlog import SLOTS, Backlog
+from dspine.decode.capture import Parts
 from dspine.decode.judge import Mixture, Ruling, judge
 from dspine.decode.noise import uniform_rows
 from dspine.decode.policy import FULL, Own
 from dspine.decode.rows import Row
 from dspine.decode.schedule import Schedule, Seat
-from dspine.drafter.proposal import Drafter, Proposal
+from dspine.drafter.proposal import Proposal
 from dspine.kernels.choice import REFERENCE, Kernels
 from dspine.kernels.kv import RowCache, Span
 from dspine.kernels.upload import upload
@@ -41,7 +42,8 @@ class Batch:
     """Rows in progress with their caches.
 
     Args:
-        target, drafter: the models; without a drafter M is 0.
+        target: the model.
+        parts: how the target goes over blocks, and the drafter; without one M is 0.
         schedule: says how many candidates to verify of rows without a rule of their own.
         own: the rule of rows whose request brings none; None: a request with a seed is verified in full, the schedule
             chooses for the others.
@@ -53,7 +55,7 @@ class Batch:
     def __init__(
         self,
         target: Target,
-        drafter: Drafter | None,
+        parts: Parts,
         schedule: Schedule,
         *,
         own: Own | None = None,
@@ -64,7 +66,9 @@ class Batch:
         self.rows: list[Row] = []
         self.capacity = capacity
         self._target = target
-        self._drafter = drafter
+        self._drafter = drafter = parts.drafter
+        self._forward = parts.forward
+        self._stays = parts.recorded  # recordings are made over the caches: these are kept, whatever their size
         self._schedule = schedule
         self._own = own
         self._chunk = prefill_chunk
@@ -120,7 +124,7 @@ class Batch:
         with stage("verify/forward"):
             ids = torch.cat((anchors[:, None], proposal.tokens), dim=1)  # (B, M+1)
             span = Span.of(0, starts, [length + 1 for length in lengths])
-            out = self._target.forward(ids, self._cache, span, self._taps())
+            out = self._forward(ids, self._cache, span, self._taps())
         rulings = judge(self._target, rows, self._mixed(rows), out.hidden, proposal, lengths, self._kernels)
         with stage("commit/observe"):
             self._observe(starts, ids, out.features, rulings)
@@ -143,7 +147,7 @@ class Batch:
                 self._close_gap(index)
         if ended:
             self._mixture = None
-        if not self.rows and self._cache.rows.capacity > KEPT_SLOTS:
+        if not self.rows and self._cache.rows.capacity > KEPT_SLOTS and not self._stays:
             self._renew()
         return ended
 
@@ -309,6 +313,9 @@ class Batch:
                 self._backlog.move(last, index)
             self.rows[index] = self.rows[last]
         self.rows.pop()
+        self._cache.rows.commit(last, 0)
+        if self._context is not None:
+            self._context.commit(last, 0)
 
     def _renew(self) -> None:
         """Empty caches; they take storage when something is written."""

@@ -29,13 +29,15 @@ from torch import nn
 
 from dspine import __version__
 from dspine.decode.cost import Costs
+from dspine.drafter.captured import CapturedDraft
 from dspine.drafter.proposal import Drafter
 from dspine.kernels.kv import Span
 from dspine.kernels.law import Law, likeliest
 from dspine.kernels.ragged import Ragged
 from dspine.stages import stage
+from dspine.target.captured import CapturedForward
 from dspine.target.gguf import cache_root
-from dspine.target.model import Target
+from dspine.target.model import Forward, Target
 
 CONTEXT = 64  # tokens before the block; a longer context makes plain and drafted rounds dearer alike
 RUNS = 3  # of each size at least, in turn, so that a disturbance meets all sizes
@@ -51,13 +53,23 @@ class CostBook:
         target, drafter: the models.
         capacity: most rows of a batch.
         anew: measure again what the cache folder already knows.
+        forward: how the target goes over blocks; None: `target.forward`.
     """
 
-    def __init__(self, target: Target, drafter: Drafter, *, capacity: int, anew: bool = False) -> None:
+    def __init__(
+        self,
+        target: Target,
+        drafter: Drafter,
+        *,
+        capacity: int,
+        anew: bool = False,
+        forward: Forward | None = None,
+    ) -> None:
         self._target = target
         self._drafter = drafter
+        self._forward = forward or target.forward
         self._capacity = capacity
-        self.facts = facts_of(target, drafter)
+        self.facts = facts_of(target, drafter, self._forward)
         self.file = cache_root() / "costs" / f"{_digest(self.facts)}.json"
         self._costs = replace(Costs() if anew else _read(self.file), ragged=target.ragged)
         self._keep = True
@@ -76,7 +88,7 @@ class CostBook:
     def measured(self, rows: int) -> Costs:
         """The table, with exactly `rows` rows measured now."""
         with stage("measure"):
-            verify, draft = measure(self._target, self._drafter, rows)
+            verify, draft = measure(self._target, self._drafter, rows, self._forward)
         self._costs = self._costs.extended(rows, verify, draft)
         self._keep = self._keep and all(steady(runs) for runs in (*verify.values(), draft))
         if self._keep:
@@ -85,11 +97,14 @@ class CostBook:
 
 
 @torch.inference_mode()
-def measure(target: Target, drafter: Drafter, rows: int) -> tuple[dict[float, list[float]], list[float]]:
+def measure(
+    target: Target, drafter: Drafter, rows: int, forward: Forward | None = None
+) -> tuple[dict[float, list[float]], list[float]]:
     """Seconds of verifying blocks of several widths, by tokens a row, and of drafting a block, some runs each.
 
     The caches are its own and are gone afterwards; nothing else is touched.
     """
+    forward = forward or target.forward
     block, taps, device = drafter.block_size, drafter.target_layer_ids, target.device
     before = max(1, min(CONTEXT, target.context_limit - block, drafter.max_positions - block))
     cache, context = target.new_cache(rows), drafter.new_cache(rows)
@@ -103,7 +118,7 @@ def measure(target: Target, drafter: Drafter, rows: int) -> tuple[dict[float, li
     def verify(width: float) -> None:
         tokens = round(rows * width)
         span = Span.of(0, (before,) * rows, [tokens // rows + (row < tokens % rows) for row in range(rows)])
-        hidden = target.forward(ids[:, : span.width], cache, span, taps).hidden
+        hidden = forward(ids[:, : span.width], cache, span, taps).hidden
         line = Ragged(span.each, span.width, device).line(hidden)
         likeliest(target.logits(line)).tolist()  # on the host: what an accelerator has queued is done then
 
@@ -145,9 +160,11 @@ def widths(rows: int, block: int, piece: int | None = None) -> list[float]:
     return sorted({*map(float, powers), float(block), *jumps})
 
 
-def facts_of(target: Target, drafter: Drafter) -> dict[str, Any]:
+def facts_of(target: Target, drafter: Drafter, forward: Forward | None = None) -> dict[str, Any]:
     """What the costs of a target and its drafter depend on."""
     device = target.device
+    network = drafter.network if isinstance(drafter, CapturedDraft) else drafter
+    recorded = {"draft": network is not drafter, "forward": isinstance(forward, CapturedForward)}
     return {
         "head_digest": target.head_digest,
         "target_modules": _modules(target.model),
@@ -156,13 +173,13 @@ def facts_of(target: Target, drafter: Drafter) -> dict[str, Any]:
         "host": platform.node(),
         "processor": platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
-        "drafter_modules": _modules(drafter),
+        "drafter_modules": _modules(network),
         "drafter_taps": list(drafter.target_layer_ids),
         "block_size": drafter.block_size,
         "context": CONTEXT,
         "piece": target.alike,
         "versions": {"dspine": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
-    }
+    } | ({"recorded": recorded} if any(recorded.values()) else {})
 
 
 def _modules(network: object) -> dict[str, Any]:

@@ -22,10 +22,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-
-import torch
+from typing import Any, Literal
 
 from dspine.decode.batch import Batch
+from dspine.decode.capture import captured
 from dspine.decode.costbook import CostBook
 from dspine.decode.policy import FULL, Own, Verify, check_policy, read_verify
 from dspine.decode.prefix import Lagged, Scheduled
@@ -34,11 +34,12 @@ from dspine.decode.request import Request
 from dspine.decode.rows import Row
 from dspine.decode.sampling import SamplingParams
 from dspine.decode.schedule import Adaptive, CostSource, Schedule, Unshared
-from dspine.drafter.captured import CapturedDraft, CudaRecorder
-from dspine.drafter.dspine import DSpine
+from dspine.drafter.captured import CapturedDraft
 from dspine.drafter.proposal import Drafter, Fusable
 from dspine.errors import ConfigError, RequestError
-from dspine.kernels.choice import Choice, choose
+from dspine.kernels.choice import CPU, Choice, choose
+from dspine.kernels.recording import Capture
+from dspine.target.captured import CapturedForward
 from dspine.target.model import Target
 from dspine.target.taps import check_taps
 
@@ -57,15 +58,16 @@ class Engine:
             two rounds ago. Requests that bring a seed are verified in full under these three, since their tokens must
             depend on nothing else, and requests that bring `SamplingParams.verify` by that. Or a `Schedule` of one's
             own.
-        costs: what rounds cost; None: read from the cache folder, and measured where they are not there.
+        costs: what rounds cost; None: read from the cache folder, and measured where they are not there; "anew":
+            measured, whatever is there.
         kernels: "reference" (the plain definitions), "fused" (Triton; see docs/kernels.md), or "auto": fused on CUDA if
             a check finds them equal to the definitions there, else the definitions. The drafter is set to the same.
-        captured: record drafts as CUDA graphs and replay them (DSpine on CUDA alone); see docs/kernels.md.
+        capture: "on": drafts and verifications are recorded as CUDA graphs and replayed; "off": they are not; "auto":
+            on CUDA those that can be, if a check finds them equal to what they were made of. See docs/kernels.md.
 
     Raises:
         ConfigError: max_batch or prefill_chunk below 1, another `verify`, or one that needs confidences where the
-            drafter gives none; `kernels` that are unknown, or forced where they cannot run; `captured` where
-            nothing can be captured.
+            drafter gives none; `kernels` or `capture` that are unknown, or forced where they cannot run.
         TargetError: the drafter taps layers that the target does not have.
     """
 
@@ -77,9 +79,9 @@ class Engine:
         max_batch: int = 8,
         prefill_chunk: int = 256,
         verify: Verify | Schedule = "full",
-        costs: CostSource | None = None,
+        costs: CostSource | Literal["anew"] | None = None,
         kernels: Choice = "auto",
-        captured: bool = False,
+        capture: Capture = "auto",
     ) -> None:
         for name, value in (("max_batch", max_batch), ("prefill_chunk", prefill_chunk)):
             if value < 1:
@@ -90,13 +92,14 @@ class Engine:
         settable: object = drafter
         if isinstance(settable, Fusable):
             settable.kernels = arithmetic
-        if captured:
-            drafter = _capturing(drafter, target.device)
+        parts = captured(capture, target, drafter)
         self._target = target
-        self._drafter = drafter
-        own, schedule = _chosen(target, drafter, verify, costs, max_batch)
+        self._drafter = parts.drafter
+        self._parts = parts
+        self._fused = arithmetic.fused and arithmetic is not CPU
+        own, schedule = self._chosen(verify, costs, max_batch)
         self._batch = Batch(
-            target, drafter, schedule, own=own, capacity=max_batch, prefill_chunk=prefill_chunk, kernels=arithmetic
+            target, parts, schedule, own=own, capacity=max_batch, prefill_chunk=prefill_chunk, kernels=arithmetic
         )
         self._queue: deque[Request] = deque()
         self._live: dict[int, Row] = {}  # rows in progress, those being prefilled included
@@ -114,6 +117,27 @@ class Engine:
     def bytes(self) -> int:
         """Storage of the caches, in bytes."""
         return self._batch.bytes
+
+    @property
+    def means(self) -> dict[str, Any]:
+        """What of a round is not by the plain definitions, run one by one: for the record of what it gave."""
+        recorded = [
+            name for name, part in (("forward", self._parts.forward), ("draft", self._drafter)) if _replays(part)
+        ]
+        return ({"kernels": "fused"} if self._fused else {}) | ({"captured": recorded} if recorded else {})
+
+    def cost_book(self, rows: int, *, anew: bool = False) -> CostBook:
+        """What rounds of this engine cost here, for up to `rows` rows.
+
+        Args:
+            anew: measure again what the cache folder already knows.
+
+        Raises:
+            ConfigError: there is no drafter.
+        """
+        if self._drafter is None:
+            raise ConfigError("rounds without a drafter have no table of costs", "Give the engine a drafter.")
+        return CostBook(self._target, self._drafter, capacity=rows, anew=anew, forward=self._parts.forward)
 
     # ---------------------------------------------------------------- requests one by one
 
@@ -197,6 +221,27 @@ class Engine:
 
     # ---------------------------------------------------------------- inside
 
+    def _chosen(
+        self, verify: Verify | Schedule, costs: CostSource | Literal["anew"] | None, max_batch: int
+    ) -> tuple[Own | None, Schedule]:
+        """The rule of all rows, or None and what chooses for them."""
+        if not isinstance(verify, int | str):
+            return None, verify
+        policy, drafter = read_verify(verify), self._drafter
+        check_policy(policy, drafter)
+        if drafter is None:
+            return FULL, Unshared()
+        if isinstance(policy, Own):
+            return policy, Unshared()
+        book = self.cost_book(max_batch, anew=costs == "anew") if costs is None or costs == "anew" else costs
+        match policy:
+            case "auto":
+                return None, Adaptive(drafter.candidates, book)
+            case "scheduled":
+                return None, Scheduled(book)
+            case "lagged":
+                return None, Lagged(book)
+
     def _request(self, prompt: Sequence[int], params: SamplingParams | None) -> Request:
         request = Request.checked(self._next_id, prompt, params or SamplingParams(), self._target, self._drafter)
         self._next_id += 1
@@ -264,33 +309,5 @@ class Engine:
                 self._mail.get(number, self._loose).append(update)
 
 
-def _capturing(drafter: Drafter | None, device: torch.device) -> Drafter:
-    """The same drafter, its drafts recorded."""
-    if not isinstance(drafter, DSpine) or device.type != "cuda":
-        what = "no drafter" if drafter is None else type(drafter).__name__
-        raise ConfigError(
-            f"captured: DSpine's drafts on CUDA can be recorded; this is {what} on {device.type}", "Leave it off here."
-        )
-    return CapturedDraft(drafter, CudaRecorder())
-
-
-def _chosen(
-    target: Target, drafter: Drafter | None, verify: Verify | Schedule, costs: CostSource | None, max_batch: int
-) -> tuple[Own | None, Schedule]:
-    """The rule of all rows, or None and what chooses for them."""
-    if not isinstance(verify, int | str):
-        return None, verify
-    policy = read_verify(verify)
-    check_policy(policy, drafter)
-    if drafter is None:
-        return FULL, Unshared()
-    if isinstance(policy, Own):
-        return policy, Unshared()
-    book = costs or CostBook(target, drafter, capacity=max_batch)
-    match policy:
-        case "auto":
-            return None, Adaptive(drafter.candidates, book)
-        case "scheduled":
-            return None, Scheduled(book)
-        case "lagged":
-            return None, Lagged(book)
+def _replays(part: object) -> bool:
+    return isinstance(part, CapturedForward | CapturedDraft)

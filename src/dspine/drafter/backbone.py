@@ -6,7 +6,7 @@ forgotten. Source: DSpine (arXiv 2609.36173), parallel backbone (shared with DFl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol, cast
 
 import torch
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from dspine.drafter.packed import PackedContext, PackedRotary, packed_layer, packs
-from dspine.kernels.kv import RowCache, Span
+from dspine.kernels.kv import DeviceSpan, RowCache, Span
 from dspine.kernels.layer import Attend, Rotary
 from dspine.kernels.packed import pack
 from dspine.kernels.reference import rms_norm
@@ -222,11 +222,9 @@ class Backbone(nn.Module):
         weight = self.norm.weight
         return RowCache(len(self.layers), rows, dtype=weight.dtype, device=weight.device)
 
-    def observe(self, cache: RowCache, span: Span, features: Tensor, counts: Sequence[int]) -> None:
-        """Write the context keys and values of features (B, T, m·d) and commit the first `counts` of each row."""
+    def take_in(self, cache: RowCache, span: Span | DeviceSpan, features: Tensor) -> None:
+        """Write the context keys and values of features (B, T, m·d) where `span` says; nothing is committed."""
         cache.open(span)
         positions = span.positions(features.device)
         for layer, (keys, values) in enumerate(self.context(features.to(self.norm.weight.dtype), positions)):
             cache.write(layer, keys, values)
-        for row, (start, count) in enumerate(zip(span.starts, counts, strict=True)):
-            cache.commit(span.first + row, start + count)

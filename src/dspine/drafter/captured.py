@@ -1,133 +1,76 @@
-"""Captured drafts: a whole draft is recorded once for a number of rows and a length, and replayed from then on.
+"""Captured drafts: what a drafter gives a device to do is recorded once for a number of rows and a length, and
+replayed from then on: the draft of a block, and the taking in of a round's features.
 
-One rule: what is recorded reads tensors alone. Anchors, context lengths, sampling parameters and noise lie in buffers
-that stay where they are; the number of rows is rounded up to a bucket, whose further rows lie in idle rows of the
-cache, and the length to a stretch, which masks hide. A recording is good for one storage of one cache, and is let go
-with it. Source: DSpine (arXiv 2609.36173), section on kernels.
+One rule: what is recorded reads tensors alone. Anchors, context lengths, sampling parameters, noise and features lie in
+buffers that stay where they are; rows behind those that are asked for are whatever the cache has there, and what is
+written to them lies behind what they hold. Features of a whole block are taken in each time, and what did not stand is
+not committed. Source: DSpine (arXiv 2609.36173), section on kernels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
-from dspine.drafter.dspine import DSpine
-from dspine.drafter.proposal import Proposal
-from dspine.kernels.choice import Kernels
+from dspine.drafter.inputs import DraftInputs, IntakeInputs
+from dspine.drafter.proposal import Fusable, Proposal, Recordable
+from dspine.kernels.choice import REFERENCE, Kernels
 from dspine.kernels.kv import DeviceSpan, RowCache, Span
 from dspine.kernels.law import Law
-from dspine.kernels.upload import upload
+from dspine.kernels.recording import BUCKETS, STRETCH, CaptureError, Recorder, Recording, Shelf
 from dspine.stages import stage, unclocked
 
-BUCKETS = (1, 2, 4, 8, 16, 32, 64)  # rows; a batch beyond the last is recorded as it is
-STRETCH = 512  # slots of attention; a recording for every stretch of the context's length
-Run = Callable[[], list[Tensor]]
-
 
 @dataclass(frozen=True)
-class Recording:
-    """replay: does again what was recorded, on what the buffers hold now; results: where its results lie each time."""
+class Draft:
+    """A recorded draft with its inputs, and which fields of a proposal its results are."""
 
-    replay: Callable[[], object]
-    results: list[Tensor]
-
-
-class Recorder(Protocol):
-    """Makes recordings."""
-
-    def record(self, run: Run) -> Recording:
-        """Record what `run` gives a device to do. It may be run before and meanwhile; only `replay` counts."""
-
-
-class CudaRecorder:
-    """CUDA graphs, which share one pool of memory."""
-
-    WARM_UPS = 2  # runs that compile and tune kernels and make workspaces, none of which may happen inside a graph
-
-    def __init__(self) -> None:
-        self._pool: Any = None  # the handle of the graphs' memory, once there is one
-
-    def record(self, run: Run) -> Recording:
-        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
-            for _ in range(self.WARM_UPS):
-                run()
-        torch.cuda.current_stream().wait_stream(aside)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            results = run()
-        self._pool = graph.pool()
-        return Recording(graph.replay, results)
-
-
-@dataclass(frozen=True)
-class Buffers:
-    """The inputs of a draft of B rows, at addresses that stay.
-
-    anchors, starts: (B,) int64. uniforms: (B, M) float32. law: its tensors are (B,).
-    """
-
-    anchors: Tensor
-    starts: Tensor
-    uniforms: Tensor
-    law: Law
-
-    @classmethod
-    def of(cls, rows: int, places: int, greedy: bool, device: torch.device) -> Buffers:
-        """Of idle rows: they draft from token 0 at position 0, and nobody looks at what."""
-        ones, zeros = [1.0] * rows, [0] * rows
-        law = Law.of([0.0] * rows if greedy else ones, zeros, ones, [0.0] * rows, device)
-        # Any row may come to be greedy or truncated: the host must not decide by what it holds now.
-        law = Law(law.temperature, law.top_k, law.top_p, law.min_p, greedy, drawn=False, cut=tuple(range(rows)))
-        anchors, starts = (torch.zeros(rows, dtype=torch.int64, device=device) for _ in range(2))
-        return cls(anchors, starts, torch.zeros(rows, places, device=device), law)
-
-    def fill(self, anchors: Tensor, starts: Sequence[int], law: Law, uniforms: Tensor | None) -> None:
-        """Take in the inputs of the first rows; those behind are idle."""
-        rows = len(anchors)
-        self.starts.zero_()
-        pairs = [(self.anchors, anchors), (self.starts, upload(starts, self.starts.device))]
-        if uniforms is not None:
-            names = ("temperature", "top_k", "top_p", "min_p")
-            pairs += [(getattr(self.law, name), getattr(law, name)) for name in names]
-            pairs.append((self.uniforms, uniforms))
-        for held, new in pairs:
-            held[:rows].copy_(new, non_blocking=True)
-
-
-@dataclass(frozen=True)
-class Kept:
-    """A recording with its buffers, and which fields of a proposal its results are."""
-
-    buffers: Buffers
+    inputs: DraftInputs
     recording: Recording
     fields: tuple[str, ...]
 
+    def again(self, rows: int) -> Proposal:
+        """What the first rows propose with the inputs as they are."""
+        self.recording.replay()
+        return Proposal(**{name: x[:rows] for name, x in zip(self.fields, self.recording.results, strict=True)})
+
+
+@dataclass(frozen=True)
+class Intake:
+    """A recorded taking in, with its inputs."""
+
+    inputs: IntakeInputs
+    recording: Recording
+
 
 class CapturedDraft:
-    """A DSpine drafter that replays its drafts; proposals hold until the next call of `propose`.
+    """A drafter that replays its drafts; proposals hold until the next call of `propose`.
 
     Args:
         network: the drafter.
         recorder: how drafts are recorded.
+        forced: raise where something cannot be recorded, instead of going on without recordings, with a warning.
         buckets: numbers of rows, ascending. stretch: slots.
     """
 
     def __init__(
-        self, network: DSpine, recorder: Recorder, *, buckets: Sequence[int] = BUCKETS, stretch: int = STRETCH
+        self,
+        network: Recordable,
+        recorder: Recorder,
+        *,
+        forced: bool = True,
+        buckets: Sequence[int] = BUCKETS,
+        stretch: int = STRETCH,
     ) -> None:
         self.network = network
         self._recorder = recorder
-        self._buckets = tuple(buckets)
-        self._stretch = stretch
-        self._cache: RowCache | None = None
-        self._capacity = 0
-        self._kept: dict[tuple[int, int, int, bool], Kept] = {}
+        self._forced = forced
+        self._drafts = Shelf[Draft](buckets=buckets, stretch=stretch)
+        self._intakes = Shelf[Intake](buckets=buckets, stretch=stretch)
+        self._given_up = False
 
     @property
     def block_size(self) -> int:
@@ -152,69 +95,105 @@ class CapturedDraft:
     @property
     def kernels(self) -> Kernels:
         """Whose arithmetic is recorded."""
-        return self.network.kernels
+        return self.network.kernels if isinstance(self.network, Fusable) else REFERENCE
 
     @kernels.setter
     def kernels(self, kernels: Kernels) -> None:
-        if kernels is not self.network.kernels:
+        if isinstance(self.network, Fusable) and kernels is not self.network.kernels:
             self.network.kernels = kernels
-            self._kept.clear()
+            self._drafts.clear()
 
     @property
     def recordings(self) -> int:
         """How many drafts are held."""
-        return len(self._kept)
+        return len(self._drafts)
 
     def new_cache(self, rows: int) -> RowCache:
         return self.network.new_cache(rows)
 
+    # ---------------------------------------------------------------- what is replayed
+
     def observe(self, cache: RowCache, span: Span, features: Tensor, counts: Sequence[int], tokens: Tensor) -> None:
-        self.network.observe(cache, span, features, counts, tokens)
+        if span.width > self.block_size or not self._took_in(cache, span, features, tokens):
+            self.network.take_in(cache, span, features, tokens)
+        cache.commit_span(span, counts)
 
     def propose(self, cache: RowCache, first: int, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
-        rows = len(anchors)
-        starts = cache.lengths[first : first + rows]
-        limit = self._limit(cache, max(starts))
-        self._follow(cache)
-        key = (first, self._bucket(rows, cache.rows - first), limit, law.greedy)
-        kept = self._kept.get(key)
+        draft = self._draft(cache, first, anchors, law, uniforms)
+        if draft is None:
+            return self.network.propose(cache, first, anchors, law, uniforms)
         with stage("draft/replay"):
-            buffers = Buffers.of(key[1], self.candidates, law.greedy, anchors.device) if kept is None else kept.buffers
-            buffers.fill(anchors, starts, law, None if law.greedy else uniforms)
-            if kept is None:  # after filling: to record is to run, and a run writes at the rows' starts
-                kept = self._kept[key] = self._record(cache, buffers, first, limit)
-            kept.recording.replay()
-        fields = dict(zip(kept.fields, kept.recording.results, strict=True))
-        return Proposal(**{name: field[:rows] for name, field in fields.items()})
+            return draft.again(len(anchors))
 
-    def _bucket(self, rows: int, room: int) -> int:
-        """Rows of the recording that serves `rows`: the next bucket, as far as the cache has rows for it."""
-        return min(next((size for size in self._buckets if size >= rows), rows), room)
+    def _draft(self, cache: RowCache, first: int, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Draft | None:
+        """The recording that serves these rows, its inputs filled; None: nothing can be recorded here."""
+        if self._given_up or not cache.bytes:  # its first write makes the storage, which is no part of a recording
+            return None
+        size = self._drafts.rows(len(anchors), cache.rows - first)
+        starts = cache.lengths[first : first + size]
+        limit = self._drafts.reserved(cache, max(starts) + self.network.draft_width)
+        cuts = law.cut != ()
 
-    def _limit(self, cache: RowCache, longest: int) -> int:
-        """Slots that attention reads, and room for them."""
-        reach = longest + self.block_size
-        limit = reach + -reach % self._stretch
-        cache.reserve(limit)
-        return limit
+        def record() -> Draft:
+            inputs = DraftInputs.of(size, self.candidates, law.greedy, cuts, anchors.device)
+            # Filled before: to record is to run, and a run writes at the rows' starts.
+            inputs.fill(anchors, starts, law, noise)
+            return self._recorded(cache, inputs, DeviceSpan(first, inputs.starts, self.network.draft_width, limit))
 
-    def _follow(self, cache: RowCache) -> None:
-        """Let recordings go whose cache, or its storage, is another by now."""
-        if cache is not self._cache or cache.capacity != self._capacity:
-            self._kept.clear()
-            self._cache, self._capacity = cache, cache.capacity
+        noise = None if law.greedy else uniforms
+        try:
+            draft = self._drafts.take((first, size, limit, law.greedy, cuts), record)
+        except CaptureError as fault:
+            self._give_up(fault)
+            return None
+        draft.inputs.fill(anchors, starts, law, noise)
+        return draft
 
-    def _record(self, cache: RowCache, buffers: Buffers, first: int, limit: int) -> Kept:
-        span = DeviceSpan(first, buffers.starts, self.block_size, limit)
+    def _recorded(self, cache: RowCache, inputs: DraftInputs, span: DeviceSpan) -> Draft:
         fields: tuple[str, ...] = ()
 
         def run() -> list[Tensor]:
             nonlocal fields
-            uniforms = None if buffers.law.greedy else buffers.uniforms
-            proposal = self.network.propose_at(cache, span, buffers.anchors, buffers.law, uniforms)
+            uniforms = None if inputs.law.greedy else inputs.uniforms
+            proposal = self.network.propose_at(cache, span, inputs.anchors, inputs.law, uniforms)
             fields, results = proposal.held()
             return results
 
         with unclocked():
             recording = self._recorder.record(run)
-        return Kept(buffers, recording, fields)
+        return Draft(inputs, recording, fields)
+
+    def _took_in(self, cache: RowCache, span: Span, features: Tensor, tokens: Tensor) -> bool:
+        """Take in features by a recording; False: nothing can be recorded here."""
+        if self._given_up or not cache.bytes:
+            return False
+        size = self._intakes.rows(span.rows, cache.rows - span.first)
+        starts = [*span.starts, *cache.lengths[span.first + span.rows : span.first + size]]
+        self._intakes.reserved(cache, max(starts) + self.block_size)
+
+        def record() -> Intake:
+            inputs = IntakeInputs.of(size, self.block_size, features)
+            inputs.fill(starts, features, tokens)
+            where = DeviceSpan(span.first, inputs.starts, self.block_size, cache.capacity)
+
+            def run() -> list[Tensor]:
+                self.network.take_in(cache, where, inputs.features, inputs.tokens)
+                return []
+
+            with unclocked():
+                return Intake(inputs, self._recorder.record(run))
+
+        try:
+            intake = self._intakes.take((span.first, size, features.shape[2], features.dtype), record)
+        except CaptureError as fault:
+            self._give_up(fault)
+            return False
+        intake.inputs.fill(starts, features, tokens)
+        intake.recording.replay()
+        return True
+
+    def _give_up(self, fault: CaptureError) -> None:
+        if self._forced:
+            raise fault
+        self._given_up = True
+        warnings.warn(f"{fault.what}; drafts go on without recordings, slower", RuntimeWarning, stacklevel=3)

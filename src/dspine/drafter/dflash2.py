@@ -25,6 +25,7 @@ from dspine.drafter.tables import TargetTables
 from dspine.drafter.transitions import predecessors, walked
 from dspine.errors import ConfigError
 from dspine.facts import TargetFacts
+from dspine.kernels.choice import REFERENCE, Kernels
 from dspine.kernels.law import Law
 from dspine.kernels.packed import pack
 from dspine.stages import stage
@@ -83,13 +84,19 @@ class CandidateSelector(nn.Module):
 
 
 class CandidateSelection(nn.Module):
-    """The K likeliest of every place, chosen among by the selector."""
+    """The K likeliest of every place, chosen among by the selector.
+
+    kernels: whose walk is used.
+    """
+
+    kernels: Kernels
 
     def __init__(self, config: DFlash2Config, tables: TargetTables) -> None:
         super().__init__()
         self.tables = tables
         self.top_k = config.top_k
         self.candidate_selector = CandidateSelector(config.vocab_size, config.hidden_size, config.selector_rank)
+        self.kernels = REFERENCE
 
     @property
     def confident(self) -> bool:
@@ -109,7 +116,7 @@ class CandidateSelection(nn.Module):
         with stage("draft/scores"):
             scores = self.transition_cache(hidden, base, anchors, candidates)
         with stage("draft/walk"):
-            return walked(scores, candidates, law, uniforms)
+            return walked(scores, candidates, law, uniforms, self.kernels)
 
     def transition_cache(self, hidden: Tensor, base: Tensor, anchors: Tensor, candidates: Tensor) -> Tensor:
         """S (B, M, K, K): the score at place t of candidate j, had predecessor i been chosen.

@@ -107,14 +107,15 @@ class PrefixCorrection(nn.Module):
     def select(self, hidden: Tensor, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
         with stage("draft/head"):
             scores = self.tables.logits(hidden)  # U (B, M, V_d)
-        state: Tensor | None = None
+        weights = cast(list[Tensor], [self.prefix_gru.weight_ih_l0, self.prefix_gru.weight_hh_l0])
+        state = weights[0].new_zeros(len(anchors), self.prefix_gru.hidden_size)
 
         def step(place: int, previous: Tensor) -> Tensor:
             nonlocal state
-            state = self.prefix_gru(self._embed(previous[:, None]), state)[1]  # (1, B, G)
+            state = torch.gru_cell(self._embed(previous), state, *weights)  # (B, G)
             if place == 0:
                 return scores[:, 0]
-            corrected: Tensor = scores[:, place] + self.embed_proj[2](self._inner(hidden[:, place], state[0]))
+            corrected: Tensor = scores[:, place] + self.embed_proj[2](self._inner(hidden[:, place], state))
             return corrected
 
         with stage("draft/walk"):

@@ -23,6 +23,7 @@ from dspine.drafter.tables import TargetTables
 from dspine.drafter.transitions import predecessors, walked
 from dspine.errors import ConfigError
 from dspine.facts import TargetFacts
+from dspine.kernels.choice import REFERENCE, Kernels
 from dspine.kernels.law import Law
 from dspine.kernels.packed import pack
 from dspine.stages import stage
@@ -63,7 +64,12 @@ class DSparkConfig(ParallelConfig):
 
 
 class MarkovSelection(nn.Module):
-    """Scores biased by the token before, and a confidence."""
+    """Scores biased by the token before, and a confidence.
+
+    kernels: whose walk is used, where scores are tabulated.
+    """
+
+    kernels: Kernels
 
     def __init__(self, config: DSparkConfig, tables: TargetTables) -> None:
         super().__init__()
@@ -71,6 +77,7 @@ class MarkovSelection(nn.Module):
         self.tables = tables
         width, rank = config.hidden_size, config.markov_rank
         self.markov_head = MarkovHead(config.markov_head, config.vocab_size, tables.size, width, rank)
+        self.kernels = REFERENCE
         self.confidence_head: ConfidenceHead | None = None
         if config.confidence:
             self.confidence_head = ConfidenceHead(width + rank * config.confidence_with_markov)
@@ -146,7 +153,7 @@ class MarkovSelection(nn.Module):
             e = self.markov_head.markov_w1(predecessors(anchors, candidates))  # (B, M, K, r)
             biases = e @ self.correction_head[index].transpose(2, 3)  # (B, M, K, K)
         with stage("draft/walk"):
-            return walked(base.unsqueeze(2) + biases, candidates, law, uniforms)
+            return walked(base.unsqueeze(2) + biases, candidates, law, uniforms, self.kernels)
 
 
 def dspark(

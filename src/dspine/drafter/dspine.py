@@ -146,6 +146,10 @@ class DSpine(nn.Module):
         return self.config.refined
 
     @property
+    def draft_width(self) -> int:
+        return self.form.rows
+
+    @property
     def target_layer_ids(self) -> tuple[int, ...]:
         return self.config.target_layer_ids
 
@@ -338,7 +342,11 @@ class DSpine(nn.Module):
         return self.backbone.new_cache(rows)
 
     def observe(self, cache: RowCache, span: Span, features: Tensor, counts: Sequence[int], tokens: Tensor) -> None:
-        self.backbone.observe(cache, span, features, counts)
+        self.take_in(cache, span, features, tokens)
+        cache.commit_span(span, counts)
+
+    def take_in(self, cache: RowCache, span: Span | DeviceSpan, features: Tensor, tokens: Tensor) -> None:
+        self.backbone.take_in(cache, span, features)
 
     def propose(self, cache: RowCache, first: int, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
         return self.propose_at(cache, self.form.span(cache, first, len(anchors)), anchors, law, uniforms)
@@ -346,7 +354,6 @@ class DSpine(nn.Module):
     def propose_at(
         self, cache: RowCache, span: Span | DeviceSpan, anchors: Tensor, law: Law, uniforms: Tensor | None
     ) -> Proposal:
-        """`propose` for blocks that lie at `span`, of which the host need not know where that is."""
         states = self._block(cache, span, anchors)
         proposal = self._chosen(states, anchors, law, uniforms)
         if self.confidence_head is None:

@@ -39,7 +39,7 @@ from dspine.drafter.unrolled import UnrolledAttention
 from dspine.errors import ConfigError
 from dspine.facts import TargetFacts
 from dspine.kernels.attention import grouped_attention
-from dspine.kernels.kv import RowCache, Span
+from dspine.kernels.kv import DeviceSpan, RowCache, Span
 from dspine.kernels.law import Law
 from dspine.kernels.layer import Attend, Rotary
 from dspine.kernels.packed import pack
@@ -154,6 +154,10 @@ class Eagle3(nn.Module):
         return self.config.candidates
 
     @property
+    def draft_width(self) -> int:
+        return self.block_size
+
+    @property
     def target_layer_ids(self) -> tuple[int, ...]:
         return self.config.target_layer_ids
 
@@ -216,16 +220,18 @@ class Eagle3(nn.Module):
         return RowCache(2, rows, dtype=self.dtype, device=self.norm.weight.device)
 
     def observe(self, cache: RowCache, span: Span, features: Tensor, counts: Sequence[int], tokens: Tensor) -> None:
+        self.take_in(cache, span, features, tokens)
+        cache.commit_span(span, counts)
+
+    def take_in(self, cache: RowCache, span: Span | DeviceSpan, features: Tensor, tokens: Tensor) -> None:
         cache.open(span)
         fused = self.fc(features.to(self.dtype)).unsqueeze(1)
         cache.write(FEATURES, fused, fused[..., :0])
-        for row, (start, count) in enumerate(zip(span.starts, counts, strict=True)):
-            cache.commit(span.first + row, start + count)
+        late = (span.positions(tokens.device)[:, :1] == 0).long()
         # The feature before the span's has waited for its first token; the span's last waits for the next. Its row is
         # written only where nothing lies before the span, with a token that means nothing, and again when drafting.
-        rows = Span(span.first, tuple(max(start - 1, 0) for start in span.starts), span.width)
-        late = torch.tensor([int(start == 0) for start in span.starts], device=tokens.device)
-        places = late[:, None] + torch.arange(span.width, device=tokens.device)
+        rows = span.moved(-1, span.width)
+        places = late + torch.arange(span.width, device=tokens.device)
         following = F.pad(tokens, (0, 1)).gather(1, places)
         cache.open(rows)
         x = self.midlayer.inputs(self._embed(following), self._features(cache, rows))
@@ -233,15 +239,20 @@ class Eagle3(nn.Module):
         cache.write(CONTEXT, *self.midlayer.self_attn.keys_values(x, rotary))
 
     def propose(self, cache: RowCache, first: int, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
-        starts = [max(length - 1, 0) for length in cache.lengths[first : first + len(anchors)]]
-        newest = Span(first, tuple(starts), 1)
+        starts = tuple(cache.lengths[first : first + len(anchors)])
+        return self.propose_at(cache, Span(first, starts, self.draft_width), anchors, law, uniforms)
+
+    def propose_at(
+        self, cache: RowCache, span: Span | DeviceSpan, anchors: Tensor, law: Law, uniforms: Tensor | None
+    ) -> Proposal:
+        newest = span.moved(-1, 1)
         cache.open(newest)
         feature = self._features(cache, newest)
         states: list[Tensor] = []  # M of (B, d): what each place's scores are made from
 
         def step(place: int, previous: Tensor) -> Tensor:
             nonlocal feature
-            feature = self.step(cache, Span(first, tuple(start + place for start in starts), 1), previous, feature)
+            feature = self.step(cache, newest.moved(place, 1), previous, feature)
             states.append(self.norm(feature[:, 0]))
             with stage("draft/head"):
                 return self.logits(states[-1])  # (B, V_d)
@@ -253,7 +264,7 @@ class Eagle3(nn.Module):
                 confidence = self.confidence_head.chances(self.confidence_head(torch.stack(states, dim=1)))
         return self.tables.proposal(tokens, probs, confidence)
 
-    def step(self, cache: RowCache, span: Span, tokens: Tensor, feature: Tensor) -> Tensor:
+    def step(self, cache: RowCache, span: Span | DeviceSpan, tokens: Tensor, feature: Tensor) -> Tensor:
         """One draft step: tokens (B,) with the features (B, 1, d) of the position before each, at the span's slots.
 
         Returns:
@@ -274,7 +285,7 @@ class Eagle3(nn.Module):
         embedded: Tensor = self.tables.embedding(tokens).to(self.dtype)
         return embedded
 
-    def _features(self, cache: RowCache, span: Span) -> Tensor:
+    def _features(self, cache: RowCache, span: Span | DeviceSpan) -> Tensor:
         """g of the open span's slots: (B, T, d)."""
         stored, _ = cache.read(FEATURES)
         each = torch.arange(span.rows, device=stored.device)[:, None]

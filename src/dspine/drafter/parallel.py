@@ -19,9 +19,10 @@ from dspine.drafter.backbone import Backbone
 from dspine.drafter.config import ParallelConfig
 from dspine.drafter.markov import ConfidenceHead
 from dspine.drafter.passes import BlockForm, decode_pass, training_pass
-from dspine.drafter.proposal import Proposal
+from dspine.drafter.proposal import Fusable, Proposal
 from dspine.drafter.tables import TargetTables
-from dspine.kernels.kv import RowCache, Span
+from dspine.kernels.choice import REFERENCE, Kernels
+from dspine.kernels.kv import DeviceSpan, RowCache, Span
 from dspine.kernels.law import Law
 from dspine.kernels.layer import Attend
 from dspine.stages import stage
@@ -102,6 +103,10 @@ class ParallelDrafter(nn.Module, Generic[S]):
         return self.config.candidates
 
     @property
+    def draft_width(self) -> int:
+        return self.form.rows
+
+    @property
     def target_layer_ids(self) -> tuple[int, ...]:
         return self.config.target_layer_ids
 
@@ -112,6 +117,18 @@ class ParallelDrafter(nn.Module, Generic[S]):
     @property
     def confident(self) -> bool:
         return self.confidence_head is not None or self.selection.confident
+
+    @property
+    def kernels(self) -> Kernels:
+        """Whose walk a selection of tabulated scores uses; others have none, and go by the definitions."""
+        tabulating: object = self.selection
+        return tabulating.kernels if isinstance(tabulating, Fusable) else REFERENCE
+
+    @kernels.setter
+    def kernels(self, kernels: Kernels) -> None:
+        tabulating: object = self.selection
+        if isinstance(tabulating, Fusable):
+            tabulating.kernels = kernels
 
     @property
     def head(self) -> Tensor:
@@ -142,14 +159,26 @@ class ParallelDrafter(nn.Module, Generic[S]):
         return self.backbone.new_cache(rows)
 
     def observe(self, cache: RowCache, span: Span, features: Tensor, counts: Sequence[int], tokens: Tensor) -> None:
-        self.backbone.observe(cache, span, features, counts)
+        self.take_in(cache, span, features, tokens)
+        cache.commit_span(span, counts)
+
+    def take_in(self, cache: RowCache, span: Span | DeviceSpan, features: Tensor, tokens: Tensor) -> None:
+        self.backbone.take_in(cache, span, features)
 
     def draft_block(self, cache: RowCache, first: int, anchors: Tensor) -> Tensor:
         """H of one block a row: anchors (B,) at the rows' context lengths → (B, M, d), final-normed."""
-        return decode_pass(self.form, cache, self.form.span(cache, first, len(anchors)), anchors, self._hidden)
+        return self._block(cache, self.form.span(cache, first, len(anchors)), anchors)
+
+    def _block(self, cache: RowCache, span: Span | DeviceSpan, anchors: Tensor) -> Tensor:
+        return decode_pass(self.form, cache, span, anchors, self._hidden)
 
     def propose(self, cache: RowCache, first: int, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
-        hidden = self.draft_block(cache, first, anchors)
+        return self.propose_at(cache, self.form.span(cache, first, len(anchors)), anchors, law, uniforms)
+
+    def propose_at(
+        self, cache: RowCache, span: Span | DeviceSpan, anchors: Tensor, law: Law, uniforms: Tensor | None
+    ) -> Proposal:
+        hidden = self._block(cache, span, anchors)
         proposal = self.selection.select(hidden, anchors, law, uniforms)
         with stage("draft/confidence"):
             logits = self.confidence_logits(hidden, proposal.predecessors(anchors))

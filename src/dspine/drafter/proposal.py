@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dspine.kernels.choice import Kernels
-from dspine.kernels.kv import RowCache, Span
+from dspine.kernels.kv import DeviceSpan, RowCache, Span
 from dspine.kernels.law import Law
 
 
@@ -116,3 +116,20 @@ class Drafter(Protocol):
             law: sampling parameters of the rows; place, not history, is all they may depend on.
             uniforms: float32 (B, M) in [0, 1), one a place; may be None when every row is greedy.
         """
+
+
+@runtime_checkable
+class Recordable(Drafter, Protocol):
+    """A drafter whose work on a device needs no number of the host but shapes, so that it can be recorded."""
+
+    @property
+    def draft_width(self) -> int:
+        """Slots a row that a draft is written to."""
+
+    def propose_at(
+        self, cache: RowCache, span: Span | DeviceSpan, anchors: Tensor, law: Law, uniforms: Tensor | None
+    ) -> Proposal:
+        """`propose` at a span of `draft_width`, which lies behind the rows' contexts."""
+
+    def take_in(self, cache: RowCache, span: Span | DeviceSpan, features: Tensor, tokens: Tensor) -> None:
+        """`observe` of all features of a span, of which nothing is committed."""

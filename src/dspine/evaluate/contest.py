@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from itertools import cycle, islice
 from typing import Any
 
-from dspine.decode.costbook import CostBook
 from dspine.decode.engine import Engine
 from dspine.decode.policy import Verify
 from dspine.decode.sampling import SamplingParams
@@ -21,6 +20,8 @@ from dspine.drafter.proposal import Drafter
 from dspine.evaluate.cuda_marks import CudaMarks
 from dspine.evaluate.load import serve
 from dspine.evaluate.round_time import predicted_speedup, round_time
+from dspine.kernels.choice import Choice
+from dspine.kernels.recording import Capture
 from dspine.stages import StageClock
 from dspine.target import Target
 
@@ -39,6 +40,7 @@ class Contest:
     waves: requests of a load are this times the concurrency.
     runs: laps at each concurrency.
     verify: how many candidates of a block to verify, the same for all drafters.
+    kernels, capture: as of `Engine`, the same for everybody.
     """
 
     target: Target
@@ -48,10 +50,17 @@ class Contest:
     waves: int = 2
     runs: int = 3
     verify: Verify = "full"
+    kernels: Choice = "auto"
+    capture: Capture = "auto"
 
     @property
     def names(self) -> list[str]:
         return [PLAIN, *self.drafters]
+
+    @property
+    def means(self) -> dict[str, str]:
+        """Kernels and capture where either is forced, for the head of the results."""
+        return {name: each for name, each in (("kernels", self.kernels), ("capture", self.capture)) if each != "auto"}
 
     def laps(self, concurrency: int, known: Mapping[str, Line]) -> Iterator[list[Line]]:
         """The runs of each lap at a concurrency that are not known yet by their keys; then where rounds spent time.
@@ -104,7 +113,7 @@ class Contest:
                 continue
             tau = sum(pair[0] for pair in pairs) / rounds
             count = self.verify if isinstance(self.verify, int) else drafter.candidates
-            book = CostBook(self.target, drafter, capacity=max(concurrencies))
+            book = self._engine(name, max(concurrencies)).cost_book(max(concurrencies))
             for rows in concurrencies:
                 speedup = predicted_speedup(book.covering(rows), rows, count, tau)
                 line = {"kind": "prediction", "concurrency": rows, "who": name, "tau": tau, "speedup": speedup}
@@ -116,8 +125,15 @@ class Contest:
 
     def _engine(self, name: str, concurrency: int) -> Engine:
         if name == PLAIN:
-            return Engine(self.target, max_batch=concurrency)
-        return Engine(self.target, self.drafters[name], max_batch=concurrency, verify=self.verify)
+            return Engine(self.target, max_batch=concurrency, kernels=self.kernels, capture=self.capture)
+        return Engine(
+            self.target,
+            self.drafters[name],
+            max_batch=concurrency,
+            verify=self.verify,
+            kernels=self.kernels,
+            capture=self.capture,
+        )
 
     def _run(self, engine: Engine, name: str, load: Sequence[Sequence[int]], concurrency: int, lap: int) -> Line:
         served = serve(engine, load, self.params, concurrency)

@@ -118,12 +118,11 @@ class Span:
         alike = self.width == 1 and min(self.starts) + 1 == self.limit
         if alike and (window is None or self.limit <= window):
             return None
-        query = self.positions(device)[:, None, :, None]
-        slot = torch.arange(self.limit, device=device)
-        visible = slot <= query
-        if window is not None:
-            visible &= slot > query - window
-        return visible
+        return _causal(self.positions(device), self.limit, window)
+
+    def moved(self, by: int, width: int) -> Span:
+        """`width` slots a row, `by` behind the present starts, none before slot 0."""
+        return replace(self, starts=tuple(max(start + by, 0) for start in self.starts), width=width)
 
 
 @dataclass(frozen=True)
@@ -145,6 +144,24 @@ class DeviceSpan:
     def positions(self, device: torch.device | str | None = None) -> Tensor:
         """Absolute position of every new token: (B, T) int64, where the starts lie."""
         return self.starts[:, None] + torch.arange(self.width, device=self.starts.device)
+
+    def causal_mask(self, device: torch.device | str | None = None, window: int | None = None) -> Tensor:
+        """As `Span.causal_mask`; there is always one, since the host does not know what every query sees."""
+        return _causal(self.positions(device), self.limit, window)
+
+    def moved(self, by: int, width: int) -> DeviceSpan:
+        """As `Span.moved`; within the same limit."""
+        return replace(self, starts=(self.starts + by).clamp(min=0), width=width)
+
+
+def _causal(positions: Tensor, limit: int, window: int | None) -> Tensor:
+    """Which of `limit` slots queries at positions (B, T) see: bool (B, 1, T, limit)."""
+    query = positions[:, None, :, None]
+    slot = torch.arange(limit, device=positions.device)
+    visible = slot <= query
+    if window is not None:
+        visible &= slot > query - window
+    return visible
 
 
 class RowCache:
@@ -188,8 +205,9 @@ class RowCache:
         if capacity <= self.capacity:
             return
         self.capacity = max(capacity, self.capacity + GROWTH)
-        self._keys = [self._grown(t) for t in self._keys]
-        self._values = [self._grown(t) for t in self._values]
+        for side in (self._keys, self._values):
+            for layer, stored in enumerate(side):  # one after the other: only one is there twice meanwhile
+                side[layer] = self._grown(stored)
 
     def open(self, span: Span | DeviceSpan) -> None:
         """Begin a forward: every `write` until the next `open` goes where `span` says."""
@@ -245,6 +263,11 @@ class RowCache:
         if not 0 <= length <= self.capacity:
             raise IndexError(f"row {row}: length {length} outside the capacity of {self.capacity} slots")
         self.lengths[row] = length
+
+    def commit_span(self, span: Span, counts: Sequence[int]) -> None:
+        """Commit the first `counts` of the span's new tokens, row by row."""
+        for row, (start, count) in enumerate(zip(span.starts, counts, strict=True), span.first):
+            self.commit(row, start + count)
 
     def move(self, source: int, target: int) -> None:
         """Copy a row's committed slots over another row."""

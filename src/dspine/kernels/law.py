@@ -29,7 +29,7 @@ class Law:
     min_p: Tensor
     greedy: bool  # every row has temperature 0
     drawn: bool  # none has
-    cut: tuple[int, ...]  # rows that are drawn and use top-k, top-p or min-p
+    cut: tuple[int, ...] | None  # rows that are drawn and use top-k, top-p or min-p; None: the device alone knows
 
     @classmethod
     def of(
@@ -86,17 +86,28 @@ def law_probs(logits: Tensor, law: Law) -> Tensor:
     greedy = temperature == 0
     scores = logits.float() / torch.where(greedy, torch.ones_like(temperature), temperature)
     probs = torch.softmax(scores, dim=-1)
-    if law.cut:
+    if law.cut is None:
+        probs = torch.where(_cuts(law).view(spread), _truncated(scores, probs, law, slice(None)), probs)
+    elif law.cut:
         # A row that truncates nothing keeps its plain softmax, bit for bit: its law must not depend on its company.
         rows = slice(None) if len(law.cut) == len(probs) else list(law.cut)
-        part = probs[rows]
-        flat = (-1, probs.shape[-1])
-        places = part[..., 0].numel() // len(part)
-        cut = Cut(*(each[rows].repeat_interleave(places)[:, None] for each in (law.top_k, law.top_p, law.min_p)))
-        probs[rows] = truncated(scores[rows].reshape(flat), part.reshape(flat), cut).view(part.shape)
+        probs[rows] = _truncated(scores, probs, law, rows)
     if not law.drawn:
         probs = torch.where(greedy, _one_hot(logits), probs)
     return probs
+
+
+def _truncated(scores: Tensor, probs: Tensor, law: Law, rows: slice | list[int]) -> Tensor:
+    """Truncated laws (R, ..., V) of some rows of scores (B, ..., V), the temperature applied, and of their softmax."""
+    part, flat = probs[rows], (-1, probs.shape[-1])
+    places = part[..., 0].numel() // len(part)
+    cut = Cut(*(each[rows].repeat_interleave(places)[:, None] for each in (law.top_k, law.top_p, law.min_p)))
+    return truncated(scores[rows].reshape(flat), part.reshape(flat), cut).view(part.shape)
+
+
+def _cuts(law: Law) -> Tensor:
+    """Which rows truncate anything, bool (B,)."""
+    return (law.top_k > 0) | (law.top_p < 1) | (law.min_p > 0)
 
 
 def _one_hot(logits: Tensor) -> Tensor:

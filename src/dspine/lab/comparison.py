@@ -7,8 +7,9 @@ Source: DSpine (arXiv 2609.36173), main results; the families of prompts are tho
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from dspine.evaluate.sources import Asked, mixed
 from dspine.evaluate.summary import Summary, summarise
 from dspine.evaluate.tasks.task import Task, as_it_is
 from dspine.evaluate.throughput import measure_contest, result_file
+from dspine.kernels.choice import Choice
+from dspine.kernels.recording import Capture
 from dspine.lab.contestants import Contestant, contestants, names_of, network_of
 from dspine.progress import say
 from dspine.target import Target, load_target
@@ -75,6 +78,8 @@ def compare(
     seeds: Sequence[int] = (),
     steps: int | None = None,
     overrides: Iterable[str] = (),
+    kernels: Choice = "auto",
+    capture: Capture = "auto",
 ) -> Comparison | None:
     """Train the drafters of a recipe and measure them on the prompts that it holds out.
 
@@ -84,6 +89,7 @@ def compare(
         seeds: of training; none: the recipe's.
         steps: of every training; None: the recipe's.
         overrides: "section.key=value" each, for all drafters.
+        kernels, capture: as of `Engine`.
 
     Returns:
         None if training was interrupted.
@@ -99,16 +105,16 @@ def compare(
     target = load_target(base.target, dtype=getattr(torch, base.dtype) if base.dtype else None)
     asked, folder = families(base, target), base.output / "lab"
     entries = contestants(table, target)
-    outcomes = []
+    outcomes, engine = [], partial(Engine, target, kernels=kernels, capture=capture)
     for number, entry in enumerate(entries, start=1):
         say(f"[{number}/{len(entries)}] {entry.title}, seed {entry.seed}: answers")
-        outcomes += acceptance(target, entry, asked, folder, base.evaluate.max_new_tokens)
+        outcomes += acceptance(target, entry, asked, folder, base.evaluate.max_new_tokens, engine)
     first = [entry for entry in entries if entry.seed == entries[0].seed]
     say("decoding speed")
     return Comparison(
         folder=folder,
         outcomes=outcomes,
-        timings=speed(target, first, asked, folder, base.evaluate.max_new_tokens),
+        timings=speed(target, first, asked, folder, base.evaluate.max_new_tokens, kernels, capture),
         measured_on=_measured_on(base, target, asked),
     )
 
@@ -133,15 +139,24 @@ def families(recipe: Recipe, target: Target) -> list[Asked]:
 
 
 def acceptance(
-    target: Target, entry: Contestant, asked: Sequence[Asked], folder: Path, max_new_tokens: int
+    target: Target,
+    entry: Contestant,
+    asked: Sequence[Asked],
+    folder: Path,
+    max_new_tokens: int,
+    engine: Callable[..., Engine],
 ) -> list[Outcome]:
-    """What a drafter keeps a round on each family, at each temperature; its greedy answers beside plain ones."""
+    """What a drafter keeps a round on each family, at each temperature; its greedy answers beside plain ones.
+
+    Args:
+        engine: (drafter or nothing) → an engine over the target.
+    """
     measurement = Measurement(
         target=target,
-        drafted=Engine(target, network_of(entry.folder, target)),
+        drafted=engine(network_of(entry.folder, target)),
         drafter=entry.digest,
         verify="full",
-        plain=Engine(target),
+        plain=engine(),
         out=folder,
     )
     outcomes = []
@@ -175,18 +190,33 @@ def acceptance(
 
 
 def speed(
-    target: Target, entries: Sequence[Contestant], asked: Sequence[Asked], folder: Path, max_new_tokens: int
+    target: Target,
+    entries: Sequence[Contestant],
+    asked: Sequence[Asked],
+    folder: Path,
+    max_new_tokens: int,
+    kernels: Choice,
+    capture: Capture,
 ) -> Mapping[str, Mapping[str, Any]]:
     """Tokens a second and the stages of a round, one request at a time, everybody and plain decoding in turn."""
     prompts = [render(target, [{"role": "user", "content": prompt.text}]) for prompt in mixed(asked)[:TIMED]]
     networks = {entry.title: network_of(entry.folder, target) for entry in entries}
-    contest = Contest(target, networks, prompts, SamplingParams(max_new_tokens=max_new_tokens), waves=len(prompts))
+    contest = Contest(
+        target,
+        networks,
+        prompts,
+        SamplingParams(max_new_tokens=max_new_tokens),
+        waves=len(prompts),
+        kernels=kernels,
+        capture=capture,
+    )
     measured_on = {
         "target": target.name,
         "head_digest": target.head_digest,
         "drafters": {entry.title: entry.digest for entry in entries},
         "prompts": len(prompts),
         "max_new_tokens": max_new_tokens,
+        **contest.means,
         **about_machine(target),
     }
     file = result_file(folder, "lab", measured_on)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import Cache
 
-from dspine.kernels.kv import RowCache, Span
+from dspine.kernels.kv import DeviceSpan, RowCache, Span
 from dspine.target.states import CONV, RECURRENT, StateCache, last_places
 
 
@@ -33,11 +33,13 @@ class TargetCache(Cache):
         super().__init__(layers=[])
         self.rows = RowCache(layers, rows, dtype=dtype, device=device)
         self.states = states
-        self._span: Span | None = None
+        self._span: Span | DeviceSpan | None = None
 
-    def open(self, span: Span) -> None:
+    def open(self, span: Span | DeviceSpan) -> None:
         """Begin a forward that writes where `span` says."""
         if self.states is not None:
+            if isinstance(span, DeviceSpan):
+                raise RuntimeError("states take their places from the host")
             self.states.open(span, self.rows.lengths)
         self.rows.open(span)
         self._span = span
@@ -61,7 +63,10 @@ class TargetCache(Cache):
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Slots before the open forward, of the longest row (positions are always passed explicitly)."""
-        return 0 if self._span is None else max(self._span.starts)
+        if self._span is None:
+            return 0
+        # Of a span that the device alone knows: the most that it can be.
+        return max(self._span.starts) if isinstance(self._span, Span) else self._span.limit - self._span.width
 
     # ---------------------------------------------------------------- what layers with a state ask for
 

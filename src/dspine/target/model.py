@@ -8,7 +8,7 @@ Source: DSpine (arXiv 2609.36173), target features; layer ids as in published ch
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from dspine.errors import TargetError
 from dspine.facts import TargetFacts
 from dspine.kernels.alike import ALIKE, attention_alike, products_alike
-from dspine.kernels.kv import EVEN, STRETCH, Span
+from dspine.kernels.kv import EVEN, STRETCH, DeviceSpan, Span
 from dspine.kernels.packed import PackedLinear
 from dspine.kernels.ragged import Ragged
 from dspine.target import attention, selfcheck
@@ -48,6 +48,10 @@ class TargetOutput:
         features = [part.features for part in parts if part.features is not None]
         hidden = [part.hidden for part in parts]
         return cls(_stacked(hidden, width), _stacked(features, width) if features else None)
+
+
+# (new tokens (B, T), cache, span, taps): as `Target.forward`.
+Forward = Callable[[Tensor, TargetCache, Span, Sequence[int]], TargetOutput]
 
 
 class Target:
@@ -199,12 +203,20 @@ class Target:
         outputs = [self._run(part, group, cache, taps) for part, group in zip(parts, groups, strict=True)]
         return TargetOutput.stack(outputs, span.width)
 
+    @torch.no_grad()
+    def forward_at(
+        self, ids: Tensor, cache: TargetCache, span: Span | DeviceSpan, taps: Sequence[int] = ()
+    ) -> TargetOutput:
+        """`forward` through transformers' decoder, (B, T, d) of ids (B, T); the host need not know where they lie."""
+        cache.open(span)
+        hidden, outputs = self._model_forward(ids, span, cache, taps)
+        return TargetOutput(hidden, concatenate(outputs, taps) if taps else None)
+
     def _run(self, ids: Tensor, span: Span, cache: TargetCache, taps: Sequence[int]) -> TargetOutput:
         """The output (B, T, d) of a span that goes through in one piece, T = span.width."""
-        cache.open(span)
         if self.fused is None:
-            hidden, outputs = self._model_forward(ids, span, cache, taps)
-            return TargetOutput(hidden, concatenate(outputs, taps) if taps else None)
+            return self.forward_at(ids, cache, span, taps)
+        cache.open(span)
         check_taps(taps, self.num_layers)
         rows = Ragged(span.each, span.width, self.device)
         ids = ids[:, : span.width]
@@ -216,7 +228,7 @@ class Target:
         return TargetOutput(rows.rows(hidden[0]), None if features is None else rows.rows(features[0]))
 
     def _model_forward(
-        self, ids: Tensor, span: Span, cache: TargetCache, taps: Sequence[int]
+        self, ids: Tensor, span: Span | DeviceSpan, cache: TargetCache, taps: Sequence[int]
     ) -> tuple[Tensor, dict[int, Tensor]]:
         """Hidden states and outputs of the tapped layers through transformers' decoder and its hooks."""
         masks = {kind: self._mask_of(kind, span) for kind in self._parts.sees}
@@ -239,7 +251,7 @@ class Target:
         logits: Tensor = self._parts.head(hidden)
         return logits if self._parts.known else _after_head(logits, self._parts.config)
 
-    def _mask_of(self, kind: str, span: Span) -> Tensor | None:
+    def _mask_of(self, kind: str, span: Span | DeviceSpan) -> Tensor | None:
         """What layers of a kind see. Those that keep a state take no mask: their rows hold no padding that stays."""
         if kind in (LINEAR, CONVOLUTION):
             return None

@@ -77,8 +77,8 @@ def test_captured_drafts_give_the_tokens_of_eager_ones(target):
         SamplingParams(max_new_tokens=24, ignore_eos=True),
         SamplingParams(temperature=1.0, top_p=0.9, seed=4, max_new_tokens=24, ignore_eos=True),
     ):
-        eager = Engine(target, drafter, kernels="fused").generate(PROMPTS, params)
-        captured = Engine(target, drafter, kernels="fused", captured=True).generate(PROMPTS, params)
+        eager = Engine(target, drafter, kernels="fused", capture="off").generate(PROMPTS, params)
+        captured = Engine(target, drafter, kernels="fused", capture="on").generate(PROMPTS, params)
         assert [(c.token_ids, c.rounds) for c in captured] == [(c.token_ids, c.rounds) for c in eager]
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.support.parallel import small
 
 from dspine.kernels import reference
+from dspine.kernels.choice import REFERENCE, choose
 from dspine.kernels.fused.walk import walk
+from dspine.kernels.kv import Span
 from dspine.kernels.law import Law
 
 SETTINGS = {
@@ -70,3 +73,31 @@ def test_a_score_that_is_no_number_leaves_the_walk_inside_its_row(device):
     for name in ("greedy", "mixed"):
         chosen, _ = walk(scores, law_on(name, 4, device), torch.full((4, 3), 0.5, device=device))
         assert ((chosen >= 0) & (chosen < 4)).all()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize(("kind", "sizes"), [("dflash2", {}), ("dspark", {"tabulated": 4})])
+def test_whoever_tabulates_its_scores_walks_so(device, kind, sizes, name):
+    """DFlash2 and DSpark hand their tables to the same walk: proposals are those of the definition."""
+    drafter = small(kind, dtype=torch.float32, **sizes).to(device)
+    drafter.tables.head = drafter.tables.head.to(device)
+    drafter.tables._draft_head = drafter.tables._draft_head.to(device)
+    drafter.tables.embedding.to(device)
+    generator = torch.Generator().manual_seed(1)
+    features = torch.randn(4, 5, drafter.config.feature_size, generator=generator).to(device)
+    tokens = torch.zeros(4, 5, dtype=torch.int64, device=device)
+    anchors, noise = torch.tensor([3, 50, 71, 8], device=device), torch.rand(4, drafter.candidates, generator=generator)
+    law, found = law_on(name, 4, device), []
+    for kernels in (REFERENCE, choose("fused", device, torch.float32)):
+        drafter.kernels = kernels
+        assert drafter.kernels is drafter.selection.kernels is kernels
+        cache = drafter.new_cache(4)
+        drafter.observe(cache, Span(0, (0,) * 4, 5), features, [5, 3, 4, 2], tokens)
+        found.append(drafter.propose(cache, 0, anchors, law, None if law.greedy else noise.to(device)))
+    theirs, ours = found
+    assert torch.equal(ours.tokens, theirs.tokens)
+    assert (ours.probs is None) == (theirs.probs is None) == law.greedy
+    if ours.probs is not None:
+        assert torch.equal(ours.support, theirs.support)
+        torch.testing.assert_close(ours.probs, theirs.probs, atol=1e-6, rtol=0)
