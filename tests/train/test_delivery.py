@@ -15,7 +15,7 @@ from tests.train.test_trainer import recipe, steps_of  # noqa: F401  recipe is a
 
 from dspine.checkpoint import load_drafter
 from dspine.decode.agreement import Agreement
-from dspine.errors import ConfigError, DataError
+from dspine.errors import ConfigError, DataError, TargetError
 from dspine.train import delivery, measure, rehearsal
 from dspine.train.card import OURS
 from dspine.train.rehearsal import rehearse
@@ -118,6 +118,11 @@ def test_a_dry_run_checks_and_times_and_writes_nothing(recipe, tmp_path, monkeyp
     assert found.store_bytes > 0
     assert found.target_seconds == 0
     online = rehearse(recipe, ["features.mode=online", "training.micro_batch=2"])
+    assert online.hours == pytest.approx(online.steps * (online.step_seconds + online.target_seconds) / 3600)
+    apart = rehearse(recipe, ["features.mode=online", "features.devices=[cpu]"])
+    assert apart.hours == pytest.approx(apart.steps * max(apart.step_seconds, apart.target_seconds) / 3600)
+    with pytest.raises(TargetError, match="no device 'abacus'"):
+        rehearse(recipe, ["features.mode=online", "features.devices=[abacus]"])
     assert online.store_bytes == 0
     assert online.target_seconds > 0
     assert asdict(online)["taps"] == (1, 3)

@@ -96,6 +96,7 @@ def _rehearse(recipe: str, overrides: list[str], as_json: bool) -> None:
         return
     made_up = " (made up: no responses are there yet)" if found.made_up else ""
     store = f"{found.store_bytes / 1e9:.2f} GB of features on disk" if found.store_bytes else "features made online"
+    store += ", by a process of its own" if found.apart else ""
     lines = {
         "target": f"{found.target}, on {found.device}",
         "chat template": f"{found.template}, mask token {found.mask_token}",
@@ -104,8 +105,9 @@ def _rehearse(recipe: str, overrides: list[str], as_json: bool) -> None:
         "data": f"{found.sequences} sequences, {found.tokens} tokens{made_up}; {store}",
         "memory": f"{found.state_bytes / 1e9:.2f} GB of weights, gradients and moments; at most "
         f"{found.peak_bytes / 1e9:.2f} GB held while stepping",
-        "steps": f"{found.steps} of {found.step_seconds:.2f} s, and {found.target_seconds:.2f} s of the target each",
-        "time": f"{found.hours:.2f} hours in one process, measuring and saving left out",
+        "steps": f"{found.steps} of {found.step_seconds:.2f} s, and {found.target_seconds:.2f} s of the target each"
+        f"{', meanwhile' if found.apart else ''}",
+        "time": f"{found.hours:.2f} hours in one training process, measuring and saving left out",
     }
     answer("".join(f"{name:<14}{said}\n" for name, said in lines.items()))
 

@@ -100,6 +100,7 @@ def rehearse(recipe: str | Path, overrides: Sequence[str] = ()) -> Rehearsal:
     settings = store_settings(target, rows, taps, dtype=dtype, max_length=longest)
     stored = given.features.mode != "online"
     parameters = sum(p.numel() for p in drafter.parameters())
+    trained = sum(p.numel() for p in drafter.parameters() if p.requires_grad)
     return Rehearsal(
         target=f"{target.name}, {str(target.dtype).removeprefix('torch.')}, head {target.head_digest[:12]}",
         template=(template_digest(target, thinking=given.data.thinking) or "none")[:12],
@@ -115,7 +116,7 @@ def rehearse(recipe: str | Path, overrides: Sequence[str] = ()) -> Rehearsal:
         steps=trainer.total,
         step_seconds=step_seconds / len(parts) * micro_batches,
         target_seconds=0.0 if stored else target_seconds / len(parts) * micro_batches,
-        state_bytes=STATE_BYTES * parameters,
+        state_bytes=STATE_BYTES * trained + 4 * (parameters - trained),
         peak_bytes=_peak(target.device),
         store_bytes=sum(map(settings.bytes_of, sequences)) if stored else 0,
         device=str(target.device),
