@@ -120,3 +120,13 @@ def test_what_cannot_be_compared_is_refused(recipe: Path, overrides: list[str], 
     with pytest.raises(ConfigError) as caught:
         ablate(recipe, names, overrides=overrides)
     assert said in str(caught.value)
+
+
+def test_a_weight_that_a_variants_objective_does_not_have_is_refused_before_anything_is_trained(
+    recipe: Path,  # noqa: F811
+    trained: list[list[str]],
+) -> None:
+    settings = ["objective.gamma=4.0", "ablation={eagle3: [drafter.kind=eagle3, drafter.num_hidden_layers=1]}"]
+    with pytest.raises(ConfigError, match="EAGLE-3 drafter's has no gamma"):
+        ablate(recipe, ["eagle3"], overrides=[*SHORT, *settings])
+    assert trained == []

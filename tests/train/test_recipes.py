@@ -12,6 +12,7 @@ from dspine.drafter.config import DSpineConfig
 from dspine.drafter.registry import KINDS
 from dspine.errors import CheckpointError
 from dspine.facts import TargetFacts
+from dspine.train.objectives.choice import objective_facts
 from dspine.train.prepare import mask_id
 
 QWEN3_8B = TargetFacts(4096, 12288, 36, 32, 8, 128, 151936, 1e-6, 1e6, 40960)
@@ -75,8 +76,10 @@ def test_all_drafters_of_a_lab_propose_as_many_candidates(name, facts):
     base = read_recipe(name)
     kinds = set()
     for settings in ([], *base.ablation.values()):
-        drafter = read_recipe(name, settings).drafter
+        recipe = read_recipe(name, settings)
+        drafter = recipe.drafter
         kinds.add(drafter.kind)
+        objective_facts(drafter.kind, recipe.objective)
         assert KINDS[drafter.kind].config.for_target(facts, 0, **drafter.sizes()).candidates == 7
     assert kinds == set(KINDS)
 

@@ -22,6 +22,7 @@ from dspine.durable import write_aside
 from dspine.errors import ConfigError, DataError
 from dspine.progress import say
 from dspine.train.materials import build
+from dspine.train.objectives.choice import objective_facts
 from dspine.train.trainer import train
 from dspine.train.variants import FULL, Variant, chosen
 
@@ -122,7 +123,7 @@ def ablate(
         (variant.name, seed): [*overrides, *_shared(base), *variant.overrides, *_own(base, variant, seed)]
         for variant, seed in todo
     }
-    digests = {key: _digest(read_recipe(recipe, settings)) for key, settings in asked.items()}  # refused before work
+    digests = {key: _digest(_checked(recipe, settings)) for key, settings in asked.items()}  # refused before work
     build(base)
     path = base.output / TABLE
     done = {key: run for key, run in _done(path).items() if key not in digests or run.digest == digests[key]}
@@ -176,6 +177,13 @@ def _train(recipe: str | Path, settings: list[str], variant: Variant, seed: int,
         drafter_digest=drafter_digest(summary.drafter),
         digest=digest,
     )
+
+
+def _checked(recipe: str | Path, settings: list[str]) -> Recipe:
+    """A variant's recipe, once its objective has been found to know what it is given."""
+    found = read_recipe(recipe, settings)
+    objective_facts(found.drafter.kind, found.objective)
+    return found
 
 
 def _digest(recipe: Recipe) -> str:
