@@ -5,6 +5,8 @@
 
 The plain step is the objective as it is written down: all logits at once, their softmaxes and losses differentiated by
 torch. Each version runs in a process of its own (memory), in turns (a machine that others use is slow for both alike).
+"x plain" is how many steps it takes in the time of a plain one, the median over turns; on a CPU by processor time,
+which the work of others hardly changes.
 Positions are supervised labels. Model FLOPs are those of the matrix products that training needs, by the rows that are
 real, six a weight and row where weights are trained; utilisation is against --peak-tflops.
 """
@@ -18,6 +20,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import torch
@@ -155,20 +158,23 @@ def model_flops(size: Size, batch: SequenceBatch, learner: Learner) -> float:
 
 
 def measured(name: str, version: str, device: str, bf16: bool, steps: int) -> dict[str, float]:
-    """In this process: seconds of the fastest step, peak memory over what was held before, and what a step was."""
+    """In this process: seconds of the fastest step, by the clock and of the processor (on a GPU by the clock), peak
+    memory over what was held before, and what a step was."""
     size, precision = SIZES[name], torch.bfloat16 if bf16 else torch.float32
     learner, batch = learner_of(size, version, device, precision), batch_of(size, device)
     before = held(device)
-    taken, report = [], None
+    taken, spent, report = [], [], None
     for _ in range(steps + 1):
-        started = time.perf_counter()
+        started, working = time.perf_counter(), time.process_time()
         report = learner.step([batch], MOMENT)
         if device == "cuda":
             torch.cuda.synchronize()
         taken.append(time.perf_counter() - started)
+        spent.append(taken[-1] if device == "cuda" else time.process_time() - working)
     assert report is not None
     return {
         "seconds": min(taken[1:]),
+        "spent": min(spent[1:]),
         "peak": held(device) - before,
         "positions": report.tokens,
         "loss": report.loss,
@@ -198,23 +204,28 @@ def main() -> None:
     if args.one:
         print(json.dumps(measured(args.one[0], args.one[1], args.device, bf16, args.steps)))
         return
-    table = Table("size", "version", "steps/s", "peak MB", "positions/s", "GFLOP/s", "loss")
+    table = Table("size", "version", "steps/s", "x plain", "peak MB", "positions/s", "GFLOP/s", "loss")
     for name in args.sizes.split(","):
-        found: dict[str, dict[str, Any]] = {}
-        for _ in range(args.turns):
-            for version in args.versions.split(","):
+        versions = args.versions.split(",")
+        turns: dict[str, list[dict[str, Any]]] = {version: [] for version in versions}
+        for turn in range(args.turns):
+            for version in versions[:: (-1) ** turn]:  # who begins changes
                 command = [sys.executable, __file__, *sys.argv[1:], "--one", name, version]
                 out = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-                best = found.setdefault(version, out)
-                best["seconds"] = min(best["seconds"], out["seconds"])
-        for version, of in found.items():
-            rate = of["flops"] / of["seconds"]
+                turns[version].append(out)
+                took = f"{out['seconds']:.3f} s, {out['spent']:.3f} s of it working"
+                print(f"{name}, turn {turn + 1} of {args.turns}, {version}: {took}", file=sys.stderr)
+        for version, of in turns.items():
+            seconds, first = min(out["seconds"] for out in of), of[0]
+            beside = zip(turns.get("plain", ()), of, strict=False)
+            ratios = [plain["spent"] / out["spent"] for plain, out in beside]
+            rate = first["flops"] / seconds
             used = f"{rate / 1e9:.0f}" + (f" ({rate / 1e12 / args.peak_tflops:.0%})" if args.device == "cuda" else "")
             table.add_row(
-                name, version, f"{1 / of['seconds']:.2f}", f"{of['peak'] / 1e6:.0f}",
-                f"{of['positions'] / of['seconds']:.0f}", used, f"{of['loss']:.6f}",
+                name, version, f"{1 / seconds:.2f}", f"{median(ratios):.2f}" if ratios else "-",
+                f"{first['peak'] / 1e6:.0f}", f"{first['positions'] / seconds:.0f}", used, f"{first['loss']:.6f}",
             )  # fmt: skip
-    Console().print(table)
+    Console(width=max(100, Console().width)).print(table)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from tests.support.tiny_target import tiny_target
 from tests.train.test_kinds import NOT_DSPINE
 from tests.train.test_trainer import prepared, recipe, steps_of  # noqa: F401  recipe is a fixture
 
-from dspine.checkpoint import load_drafter
+from dspine.checkpoint import drafter_digest, load_drafter
 from dspine.decode.engine import Engine
 from dspine.decode.sampling import SamplingParams
 from dspine.drafter.registry import confidence_head_of
@@ -51,7 +51,8 @@ def test_the_head_learns_and_the_drafter_stays(recipe, tmp_path, kind):  # noqa:
     answers = [Engine(tiny_target(), drafter).generate([[5, 6, 7]], params)[0] for drafter in (before, after)]
     assert [r.accepted for r in answers[0].rounds] == [r.accepted for r in answers[1].rounds]
     facts = json.loads((tmp_path / "run/drafter/config.json").read_text())["dspine_format"]["training"]
-    assert facts["only"] == "confidence"
+    assert (facts["only"], facts["start_from"]) == ("confidence", drafter_digest(first.drafter))
+    assert "| trained here | the confidence's " in (tmp_path / "run/drafter/README.md").read_text()
 
 
 def test_it_is_gone_on_with(recipe, tmp_path):  # noqa: F811

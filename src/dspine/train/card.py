@@ -38,15 +38,19 @@ def card(prepared: Prepared, folder: Path, facts: Mapping[str, Any]) -> str:
     """The card's text."""
     recipe, target, drafter = prepared.recipe, prepared.target, prepared.drafter
     parameters = sum(p.numel() for p in drafter.parameters())
+    trained = sum(p.numel() for p in drafter.parameters() if p.requires_grad)
     vocabulary = "the target's" if drafter.draft_ids is None else f"{len(drafter.draft_ids)} ids"
     taps = ", ".join(map(str, drafter.target_layer_ids))
     rows = {
         "target": f"{target.name}, head `{target.head_digest[:12]}`",
         "method": KINDS[recipe.drafter.kind].title,
-        "network": f"{parameters / 1e6:.2f} M trained parameters, {drafter.candidates} candidates a round, taps {taps}",
+        "network": f"{parameters / 1e6:.2f} M parameters, {drafter.candidates} candidates a round, taps {taps}",
         "draft vocabulary": f"{vocabulary}; it holds {prepared.coverage:.2%} of the response tokens",
         "drafter digest": f"`{drafter_digest(folder)[:12]}`",
     }
+    if recipe.training.only is not None:
+        start = f"{recipe.drafter.start_from} (`{facts['start_from'][:12]}`)"
+        rows["trained here"] = f"the confidence's {trained} parameters; all else is as in {start}"
     table = "".join(f"| {name} | {value} |\n" for name, value in rows.items())
     settings = yaml.safe_dump(recipe.model_dump(mode="json", exclude_defaults=True), sort_keys=False, width=100)
     return f"""{OURS}# A {rows["method"]} drafter for {target.name}

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from dspine.checkpoint import save_drafter
+from dspine.checkpoint import drafter_digest, save_drafter
 from dspine.drafter.dspine import DSpine
 from dspine.drafter.registry import Network
 from dspine.train.card import write_card
@@ -103,6 +103,7 @@ class Delivery:
     def _facts(self, acceptance: Acceptance | None) -> dict[str, Any]:
         """What the finished drafter's folder tells of its training."""
         drafter = self.learner.drafter
+        start = self.recipe.drafter.start_from
         heard = replacement_layers(self.recipe.objective, drafter.config) if isinstance(drafter, DSpine) else None
         return {
             "steps": self.progress.step,
@@ -118,6 +119,7 @@ class Delivery:
             "acceptance": None if acceptance is None else asdict(acceptance),
             **objective_facts(self.recipe.drafter.kind, self.recipe.objective),
             **({} if heard is None else {"replacement_layers": heard}),
+            **({} if start is None else {"start_from": drafter_digest(start)}),
             **self.recipe.drafter.beginnings(),
             **self.recipe.training.model_dump(mode="json", exclude=FREE | {"steps", "epochs"}, exclude_none=True),
         }
