@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from tests.sglang.prompts import asked, long
 from tests.sglang.serving import CHUNK, CONTEXT
+from tests.support.nano_prompts import asked, long
 
 from dspine import SamplingParams
 

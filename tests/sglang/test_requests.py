@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import pytest
-from tests.sglang.prompts import asked
+from tests.support.nano_prompts import asked
 
 SCHEMA = {
     "type": "object",

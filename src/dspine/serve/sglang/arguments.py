@@ -13,7 +13,8 @@ from sglang.srt.arg_groups.choices import DRAFT_ATTENTION_BACKEND_CHOICES
 from sglang.srt.arg_groups.model_override_base import resolving_view
 
 from dspine.errors import ServeError
-from dspine.serve.sglang.draft import drafter_folder, is_dspine, open_draft
+from dspine.serve.adapter.draft import drafter_folder, is_dspine
+from dspine.serve.sglang.draft import open_draft
 from dspine.serve.sglang.limits import NAME, broken_limits, ring_limit
 
 RUNNING_REQUESTS = 48  # SGLang's own default for speculative decoding

@@ -1,20 +1,13 @@
-"""What we attach to in SGLang, by name and parameters, for each version that we are tested with.
+"""What we attach to in SGLang, by name and parameters, and the versions that we are tested with.
 
-One rule: nothing is attached to a version that was not tested, nor to a function that takes other parameters than it
-did when we were; both are refused by name, before anything is patched or loaded.
+One rule: whatever is called, overridden or hooked has its line here.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping
-from importlib import import_module
-
-from dspine.errors import ServeError
+from dspine.serve.adapter.contract import Contract, Signatures
 
 TESTED = ("0.5.22", "0.5.23")
-
-Signatures = Mapping[str, str]  # "module:qualified.name" → its parameters, in order
 
 _SRT = "sglang.srt"
 _WORKER = f"{_SRT}.speculative.dflash_worker_v2:DFlashWorkerV2"
@@ -67,36 +60,4 @@ SERVING: Signatures = {
 }
 
 
-def check(version: str, signatures: Signatures) -> None:
-    """Refuse an SGLang that we were not tested with.
-
-    Args:
-        version: of the SGLang at hand.
-        signatures: what has to be there.
-
-    Raises:
-        ServeError: another version, or something that is missing or takes other parameters.
-    """
-    if version not in TESTED:
-        raise ServeError(
-            f"dspine is tested with SGLang {' and '.join(TESTED)}, and this is SGLang {version}",
-            f"Install one of them beside dspine: pip install 'sglang=={TESTED[0]}'",
-        )
-    differing = [text for name, wanted in signatures.items() if (text := _difference(name, wanted)) is not None]
-    if differing:
-        raise ServeError(
-            f"this SGLang {version} is not the one that dspine was tested with:\n  " + "\n  ".join(differing),
-            f"It seems to be patched. Install the release: pip install --force-reinstall 'sglang=={version}'",
-        )
-
-
-def _difference(name: str, wanted: str) -> str | None:
-    module, _, path = name.partition(":")
-    try:
-        found: object = import_module(module)
-        for part in path.split("."):
-            found = getattr(found, part)
-        parameters = list(inspect.signature(found).parameters)  # type: ignore[arg-type]
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        return f"{name}: {error}"
-    return None if parameters == wanted.split() else f"{name} takes ({', '.join(parameters)}), not ({wanted})"
+check = Contract("SGLang", "sglang", TESTED).check

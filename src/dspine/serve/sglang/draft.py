@@ -1,102 +1,27 @@
-"""The drafter that a launch line names: where its files lie, and whether it is one that can be served here.
+"""The drafter of a DSPINE server, and the algorithms of SGLang that drafters of other methods belong to.
 
-One rule: everything that headers and config.json can tell is checked before SGLang loads a model.
+One rule: a drafter of another method is sent to its own algorithm, by the command that starts it.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from huggingface_hub import hf_hub_download, snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from dspine.checkpoint.opening import Checkpoint
+from dspine.serve.adapter import draft
 
-from dspine.checkpoint.detect import DSPINE, method
-from dspine.checkpoint.layout import Contents
-from dspine.checkpoint.loading import check_tensors
-from dspine.checkpoint.opening import Checkpoint, find_drafter, open_checkpoint
-from dspine.checkpoint.own import OWN
-from dspine.checkpoint.record import CONFIG, read_json
-from dspine.checkpoint.specforge import SPECFORGE
-from dspine.checkpoint.weights import stored
-from dspine.errors import CheckpointError, ServeError
-
-ARCHITECTURE = "DSpineDraftModel"
 _ELSEWHERE = {"DFlash": "DFLASH", "DFlash2": "DFLASH", "Domino": "DFLASH", "DSpark": "DSPARK", "EAGLE-3": "EAGLE3"}
-_FILES = ("*.json", "*.safetensors")
-_UNREACHABLE = (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError)
-
-
-def drafter_folder(name: str, revision: str | None) -> Path:
-    """The folder of a drafter, downloaded if it is a hub id.
-
-    Raises:
-        CheckpointError: no such folder, and nothing of that name on the hub.
-    """
-    if _is_local(name):
-        return find_drafter(Path(name)).resolve()
-    try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(_FILES)))
-    except _UNREACHABLE as error:
-        raise CheckpointError(
-            f"drafter {name!r}: no such folder, and the hub did not give it ({error})",
-            "Give the folder of a drafter, or a hub id that can be reached from here.",
-        ) from error
-
-
-def _is_local(name: str) -> bool:
-    return Path(name).expanduser().exists() or name.count("/") != 1 or name.startswith((".", "~"))
 
 
 def open_draft(folder: Path) -> Checkpoint:
-    """Read what a drafter says of itself, and every header of its tensors.
-
-    Raises:
-        CheckpointError: an incomplete DSpine drafter, or one in a layout of names not known.
-        ServeError: a drafter of another method or design, or a layout that SGLang cannot read the config of.
-    """
-    found = method(Contents(folder, read_json(folder), stored(folder)))
-    if found != DSPINE:
-        raise ServeError(f"{folder} holds a {found} drafter, not a {DSPINE} one", _right_command(folder, found))
-    checkpoint = open_checkpoint(folder)
-    if switched := checkpoint.config.dspine.switched:
-        raise ServeError(
-            f"{folder}: its design was switched ({', '.join(f'{key}={value}' for key, value in switched.items())}), "
-            "and SGLang runs the one of the paper",
-            "Evaluate it with `dspine eval`, or train a drafter without switches.",
-        )
-    if checkpoint.transfer not in (OWN, SPECFORGE):
-        raise ServeError(
-            f"{folder}: SGLang reads config.json itself, and does not know the {checkpoint.config.layout} layout",
-            f"Convert it: dspine export {folder} FOLDER",
-        )
-    named = read_json(folder).get("architectures")
-    if named != [ARCHITECTURE]:
-        raise ServeError(
-            f"{folder / CONFIG}: architectures is {named!r}, and SGLang chooses the network by it",
-            f'Set it to ["{ARCHITECTURE}"].',
-        )
-    check_tensors(checkpoint)
-    return checkpoint
+    """`adapter.draft.open_draft` for SGLang."""
+    return draft.open_draft(folder, "SGLang", _command)
 
 
-def _right_command(folder: Path, found: str) -> str:
+def _command(folder: Path, found: str) -> str | None:
     if found not in _ELSEWHERE:
-        return "Name the folder of a DSpine drafter, or train one: dspine train --help"
+        return None
     return (
-        f"Serve it where {found} runs: sglang serve --model-path TARGET --speculative-algorithm {_ELSEWHERE[found]} "
-        f"--speculative-draft-model-path {folder}\nor train a DSpine drafter: dspine train --help"
+        f"sglang serve --model-path TARGET --speculative-algorithm {_ELSEWHERE[found]} "
+        f"--speculative-draft-model-path {folder}"
     )
-
-
-def is_dspine(name: str, revision: str | None) -> bool:
-    """Whether a folder or hub id holds a DSpine drafter; no if it cannot be read (SGLang says so itself)."""
-    try:
-        if Path(name).is_dir():
-            folder = Path(name)
-            return method(Contents(folder, read_json(folder), stored(folder))) == DSPINE
-        if _is_local(name):
-            return False
-        folder = Path(hf_hub_download(name, CONFIG, revision=revision)).parent
-        return method(Contents(folder, read_json(folder), {})) == DSPINE
-    except (CheckpointError, *_UNREACHABLE):
-        return False

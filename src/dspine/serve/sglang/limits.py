@@ -6,45 +6,16 @@ One rule: lossless or refused, and each limit says why it is one. Sources: the p
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from dspine.errors import ServeError
+from dspine.serve.adapter.limit import Limit, one_of
 
 NAME = "DSPINE"
 DEVICES = {"cuda"}  # kinds of device; a harness that brings what another one lacks may add it
 
 _FP4 = ("nvfp4", "fp4_mx_block16", "mxfp8")
 _REPLAY = "--enable-linear-replayssm-spec"
-
-
-@dataclass(frozen=True)
-class Limit:
-    """An argument that must hold.
-
-    flag: as on the command line, with `{}` where its value goes.
-    value: what is looked at.
-    holds: whether the value is fine.
-    why: what would go wrong. fix: what to do.
-    """
-
-    flag: str
-    value: Callable[[Any], Any]
-    holds: Callable[[Any], bool]
-    why: str
-    fix: str
-
-    def check(self, args: Any) -> ServeError | None:
-        """The refusal, if it does not hold."""
-        value = self.value(args)
-        if self.holds(value):
-            return None
-        return ServeError(f"DSPINE does not serve with {self.flag.format(value)}: {self.why}", self.fix)
-
-
-def _is(*values: Any) -> Callable[[Any], bool]:
-    return lambda value: value in values
 
 
 _LIMITS = (
@@ -58,21 +29,21 @@ _LIMITS = (
     Limit(
         "--tp-size {}",
         lambda a: a.tp_size,
-        _is(1),
+        one_of(1),
         "candidates are scored with rows of the whole LM head, and it would lie in parts",
         "--tp-size 1; use more GPUs by replicas (--dp-size), each with the whole model.",
     ),
     Limit(
         "--pp-size {}",
         lambda a: a.pp_size,
-        _is(1),
+        one_of(1),
         "the drafter reads layers that would lie on other ranks",
         "--pp-size 1",
     ),
     Limit(
         "--enable-dp-attention",
         lambda a: a.enable_dp_attention,
-        _is(False),
+        one_of(False),
         "idle ranks would have to join the draft's collectives",
         "Leave it out.",
     ),
@@ -86,56 +57,56 @@ _LIMITS = (
     Limit(
         "--speculative-draft-window-size {}",
         lambda a: a.speculative_draft_window_size,
-        _is(None),
+        one_of(None),
         "the drafter was trained to see the whole context",
         "Leave it out.",
     ),
     Limit(
         "--speculative-dflash-block-size {}",
         lambda a: a.speculative_dflash_block_size,
-        _is(None),
+        one_of(None),
         "it is DFLASH's",
         "Say --speculative-num-draft-tokens.",
     ),
     Limit(
         "--speculative-num-steps {}",
         lambda a: a.speculative_num_steps,
-        _is(None, 1),
+        one_of(None, 1),
         "a block is drafted in one step",
         "Leave it out; --speculative-num-draft-tokens says how long a block is.",
     ),
     Limit(
         "--speculative-eagle-topk {}",
         lambda a: a.speculative_eagle_topk,
-        _is(None, 1),
+        one_of(None, 1),
         "candidates are a chain, no tree",
         "Leave it out.",
     ),
     Limit(
         "--speculative-accept-threshold-single {}",
         lambda a: a.speculative_accept_threshold_single,
-        _is(1.0),
+        one_of(1.0),
         "verification keeps the target's distribution, and a threshold would not",
         "Leave it out.",
     ),
     Limit(
         "--speculative-accept-threshold-acc {}",
         lambda a: a.speculative_accept_threshold_acc,
-        _is(1.0),
+        one_of(1.0),
         "verification keeps the target's distribution, and a threshold would not",
         "Leave it out.",
     ),
     Limit(
         "--speculative-draft-model-quantization {}",
         lambda a: a.speculative_draft_model_quantization if a._speculative_draft_quantization_explicitly_set else None,
-        _is(None),
+        one_of(None),
         "a drafter's weights are used as they were trained",
         "Leave it out, or say unquant.",
     ),
     Limit(
         "--disaggregation-mode {}",
         lambda a: a.disaggregation_mode,
-        _is("null"),
+        one_of("null"),
         "the draft's context cache would not travel from prefill to decode",
         "Serve prefill and decode together.",
     ),
@@ -149,14 +120,14 @@ _LIMITS = (
     Limit(
         "--tokenizer-worker-num {}",
         lambda a: a.tokenizer_worker_num,
-        _is(1),
+        one_of(1),
         "SGLang loads no plugin in further tokenizer workers, which then do not know DSPINE",
         "--tokenizer-worker-num 1",
     ),
     Limit(
         "--enable-deterministic-inference",
         lambda a: a.enable_deterministic_inference,
-        _is(False),
+        one_of(False),
         "sampled drafts and their verification draw from one generator, not from a request's seed",
         "Leave it out; greedy requests are reproducible without it.",
     ),
@@ -166,49 +137,49 @@ _REPLAY_LIMITS = (
     Limit(
         "--enable-unified-memory",
         lambda a: a.enable_unified_memory,
-        _is(False),
+        one_of(False),
         f"the commit of {_REPLAY} addresses the standard pool",
         "Leave one of the two out.",
     ),
     Limit(
         "--disable-radix-cache",
         lambda a: a.disable_radix_cache,
-        _is(False),
+        one_of(False),
         f"{_REPLAY} keeps its checkpoints in it",
         "Leave one of the two out.",
     ),
     Limit(
         "--mamba-radix-cache-strategy {}",
         lambda a: a.mamba_radix_cache_strategy,
-        _is("extra_buffer"),
+        one_of("extra_buffer"),
         f"{_REPLAY} commits through the extra buffer",
         "--mamba-radix-cache-strategy extra_buffer",
     ),
     Limit(
         "--mamba-ssm-dtype {}",
         lambda a: a.mamba_ssm_dtype,
-        _is("float32"),
+        one_of("float32"),
         f"{_REPLAY} folds accepted steps into the state again and again, which drifts in less",
         "--mamba-ssm-dtype float32",
     ),
     Limit(
         "--linear-attn-prefill-backend {}",
         lambda a: a.linear_attn_prefill_backend or a.linear_attn_backend,
-        _is("triton"),
+        one_of("triton"),
         f"the ring of {_REPLAY} is written by the triton kernels",
         "--linear-attn-backend triton",
     ),
     Limit(
         "--linear-attn-decode-backend {}",
         lambda a: a.linear_attn_decode_backend or a.linear_attn_backend,
-        _is("triton"),
+        one_of("triton"),
         f"the ring of {_REPLAY} is written by the triton kernels",
         "--linear-attn-backend triton",
     ),
     Limit(
         "--enable-linear-replayssm",
         lambda a: a.enable_linear_replayssm,
-        _is(False),
+        one_of(False),
         f"it drives the ring of {_REPLAY} another way",
         "Leave one of the two out.",
     ),

@@ -19,7 +19,7 @@ from dspine.serve.sglang.arguments import guard_other_algorithms
 from dspine.serve.sglang.law import folded
 from dspine.serve.sglang.models.dspine import DSpineDraftModel
 from dspine.serve.sglang.recurrent import commit, is_replayed
-from dspine.serve.sglang.target import ServedTarget
+from dspine.serve.sglang.target import served_target
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class DSpineWorker(DFlashWorkerV2):
                 f"the draft model is a {type(self.draft_model).__name__}, not ours",
                 "Another plugin took its name: start SGLang with SGLANG_PLUGINS=dspine.",
             )
-        for note in self.draft_model.attach(ServedTarget.of(target_worker)):
+        for note in self.draft_model.attach(served_target(target_worker)):
             logger.warning(note)
 
     def _selector_sampling_accept(

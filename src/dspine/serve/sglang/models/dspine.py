@@ -8,7 +8,8 @@ Source: DSpine (arXiv 2609.36173).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,18 @@ import torch
 from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.models.dflash import DFlashDraftModel
 from sglang.srt.runtime_context import get_spec
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dspine.checkpoint.fit import check_fit, check_sizes, warnings_of
 from dspine.checkpoint.loading import read_tensors
 from dspine.checkpoint.opening import Checkpoint
-from dspine.checkpoint.vocabulary import read_vocabulary
 from dspine.drafter.injection import Injection
 from dspine.errors import ServeError
+from dspine.serve.adapter.attachment import attach
+from dspine.serve.adapter.block import pass_through, rewritten
+from dspine.serve.adapter.target import ServedTarget
 from dspine.serve.sglang.draft import open_draft
 from dspine.serve.sglang.head import DraftHead, TransitionSelector
-from dspine.serve.sglang.target import ServedTarget
 
 
 class DSpineDraftModel(DFlashDraftModel):
@@ -82,28 +83,18 @@ class DSpineDraftModel(DFlashDraftModel):
                 f"SGLang filled none or not all of {', '.join(left)}", "Please report this to the dspine project."
             )
 
-    def attach(self, target: ServedTarget) -> Iterator[str]:
-        """Take the target's tables, and yield warnings about how it fits.
+    def attach(self, target: ServedTarget) -> tuple[str, ...]:
+        """Take the target's tables; returns warnings about how it fits.
 
         Raises:
             CheckpointError: it was trained for another target. ServeError: it has too few positions.
         """
-        config = self._checkpoint.config
-        (check_sizes if target.tokenizer is None else check_fit)(config, target)
-        if target.context > config.dspine.max_position_embeddings:
-            raise ServeError(
-                f"{config.folder} was made for {config.dspine.max_position_embeddings} positions, and requests may "
-                f"use {target.context}",
-                f"--context-length {config.dspine.max_position_embeddings}",
-            )
         assert self._loaded is not None
-        beside = {name: self._loaded[name] for name in self._checkpoint.beside}
-        assert self._checkpoint.transfer is not None
-        self.codes = self._checkpoint.transfer.space(beside, target.head_weight).codes
-        ids = read_vocabulary(config)
-        self._head = DraftHead(target.head_weight, None if ids is None else ids.to(self.codes.device))
+        attached = attach(self._checkpoint, self._loaded, target, "--context-length")
+        self.codes = attached.codes
+        self._head = DraftHead(target.head_weight, attached.draft_ids)
         self._loaded = None
-        return iter(()) if target.tokenizer is None else warnings_of(config, target, None)
+        return attached.warnings
 
     # ---------------------------------------------------------------- the pass
 
@@ -129,17 +120,14 @@ class DSpineDraftModel(DFlashDraftModel):
         assert input_embeds is not None
         x = input_embeds.to(self.norm.weight.dtype)  # SGLang's eager path hands over bfloat16
         anchors = input_ids.view(-1, self.block_size)[:, :1]
-        before = self.codes[anchors]  # (B, 1, r): what place 1 hears from is a token
-        state = heard = x
-        for index, layer in enumerate(self.layers):
+
+        def through(layer: nn.Module, x: Tensor) -> Tensor:
             update, residual = layer(positions, x, forward_batch, None)
-            blocks = (update + residual).view(-1, self.block_size, self.width)
-            state = blocks[:, 1:]  # (B, M, d)
-            receiver = self.injection.readout(index, state)
-            heard = self.injection.deliver(
-                index, state, receiver, torch.cat((before.to(receiver.dtype), receiver[:, :-1]), dim=1)
-            )
-            x = torch.cat((blocks[:, :1], heard), dim=1).view(-1, self.width)
+            added: Tensor = update + residual
+            return added
+
+        layers = [partial(through, layer) for layer in self.layers]
+        heard, state = pass_through(layers, self.injection, x, self.codes[anchors])
         out = torch.cat((self.normed(heard), state), dim=-1)  # (B, M, 2d)
         return LogitsProcessorOutput(next_token_logits=None, hidden_states=F.pad(out, (0, 0, 1, 0)).flatten(0, 1))
 
@@ -162,10 +150,7 @@ class DSpineDraftModel(DFlashDraftModel):
 
     def refine(self, last: Tensor, predecessors: Tensor) -> Tensor:
         """Last-write refinement of u_L (..., d) with known predecessors (...): final-normed states (..., d)."""
-        layer = len(self.layers) - 1
-        receiver = self.injection.readout(layer, last)
-        code = self.codes[predecessors].to(receiver.dtype)
-        return self.normed(self.injection.deliver(layer, last, receiver, code))
+        return self.normed(rewritten(self.injection, last, self.codes[predecessors]))
 
 
 EntryClass = DSpineDraftModel
