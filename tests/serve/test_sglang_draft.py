@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors.torch import load_file, save_file
 
 from dspine.errors import CheckpointError, ServeError
+from dspine.serve.adapter.draft import drafter_folder, is_dspine
 from dspine.serve.sglang import draft
 from dspine.target.builtin import shipped
 
@@ -47,8 +47,8 @@ def official(folder: Path) -> None:
 
 def test_a_drafter_of_ours_is_opened(folder):
     assert draft.open_draft(folder).config.dspine.block_size == 8
-    assert draft.drafter_folder(str(folder), None) == folder
-    assert draft.is_dspine(str(folder), None)
+    assert drafter_folder(str(folder), None) == folder
+    assert is_dspine(str(folder), None)
 
 
 def test_a_plain_dflash_drafter_is_sent_to_its_own_algorithm(folder):
@@ -56,12 +56,12 @@ def test_a_plain_dflash_drafter_is_sent_to_its_own_algorithm(folder):
     with pytest.raises(ServeError, match="holds a DFlash drafter") as caught:
         draft.open_draft(folder)
     assert f"--speculative-algorithm DFLASH --speculative-draft-model-path {folder}" in caught.value.fix
-    assert not draft.is_dspine(str(folder), None)
+    assert not is_dspine(str(folder), None)
 
 
 def test_an_official_drafter_is_recognised_and_its_tensors_listed(folder):
     official(folder)
-    assert draft.is_dspine(str(folder), None)
+    assert is_dspine(str(folder), None)
     with pytest.raises(CheckpointError, match="official layout") as caught:
         draft.open_draft(folder)
     assert "layers.{i}.self_attn.q_proj.weight BF16 [128, 128] x2" in caught.value.what
@@ -83,33 +83,3 @@ def test_a_missing_tensor_is_refused_by_name_before_anything_is_loaded(folder):
     rewrite(folder, lambda name: name != "injection.bias")
     with pytest.raises(CheckpointError, match=r"injection\.bias"):
         draft.open_draft(folder)
-
-
-@pytest.mark.parametrize("name", ["no/such/folder", "./nowhere", "nowhere"])
-def test_a_folder_that_is_not_there_is_not_asked_of_the_hub(name):
-    with pytest.raises(CheckpointError, match="no such folder"):
-        draft.drafter_folder(name, None)
-    assert not draft.is_dspine(name, None)
-
-
-def test_a_hub_id_is_downloaded_without_what_is_not_needed(folder, monkeypatch):
-    asked = {}
-
-    def download(name, **given):
-        asked.update(name=name, **given)
-        return str(folder)
-
-    monkeypatch.setattr(draft, "snapshot_download", download)
-    assert draft.drafter_folder("somebody/a-drafter", "main") == folder
-    assert asked == {"name": "somebody/a-drafter", "revision": "main", "allow_patterns": ["*.json", "*.safetensors"]}
-
-
-def test_a_hub_that_does_not_answer_is_told(monkeypatch):
-    def fail(*args, **kwargs):
-        raise LocalEntryNotFoundError("offline")
-
-    monkeypatch.setattr(draft, "snapshot_download", fail)
-    monkeypatch.setattr(draft, "hf_hub_download", fail)
-    with pytest.raises(CheckpointError, match=r"the hub did not give it \(offline\)"):
-        draft.drafter_folder("somebody/a-drafter", None)
-    assert not draft.is_dspine("somebody/a-drafter", None)

@@ -1,1 +1,1 @@
-"""Serving: the built-in HTTP server, and the adapter to SGLang."""
+"""Serving: the built-in HTTP server, and the adapters to SGLang and vLLM."""

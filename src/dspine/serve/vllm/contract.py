@@ -25,6 +25,7 @@ SERVING: Signatures = {
     f"{_PROPOSER}._greedy_sample": "self hidden_states",
     "vllm.tokenizers.registry:cached_tokenizer_from_config": "model_config kwargs",
     "vllm.triton_utils.dispatcher:register_kernels": "overrides",
+    "vllm.v1.sample.rejection_sampler:apply_sampling_constraints": "logits cu_num_draft_tokens sampling_metadata",
     "vllm.v1.sample.rejection_sampler:expand_batch_to_tokens": "x cu_num_tokens num_tokens replace_from replace_to",
 }
 

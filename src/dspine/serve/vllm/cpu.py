@@ -1,18 +1,22 @@
-"""Two kernels of vLLM's CPU build that are wrong under a DFlash drafter of any kind, as they have to be.
+"""What is wrong in vLLM's CPU build under a DFlash drafter of any kind, as it has to be.
 
-One rule: they do what those for a GPU do. In vLLM 0.32.0 on a CPU `expand_kernel` writes the temperature, top-k and
-top-p of each drafted token into a copy that nobody reads, so that a sampled request is verified with numbers that
-happened to lie there; and `rms_norm` takes the first row of a matrix of weights for all of them, so that context keys
-of every layer are scaled as those of the first.
+One rule: it does what a GPU does. In vLLM 0.32.0 on a CPU `expand_kernel` writes the temperature, top-k and top-p of
+each drafted token into a copy that nobody reads, so that a sampled request is verified with numbers that happened to
+lie there; a step in which top-k is asked for and nothing was drafted ends the engine; and `rms_norm` takes the first
+row of a matrix of weights for all of them, so that context keys of every layer are scaled as those of the first.
 """
 
 from __future__ import annotations
+
+from functools import wraps
+from typing import Any
 
 import torch
 from torch import Tensor
 from vllm.model_executor.models.qwen3_dflash import DFlashQwen3Model
 from vllm.triton_utils.dispatcher import register_kernels
 from vllm.utils import cpu_triton_utils
+from vllm.v1.sample import rejection_sampler
 
 EXPAND = "vllm.v1.sample.rejection_sampler.expand_kernel"
 
@@ -40,9 +44,21 @@ def expand(
 
 
 def mend_sampling() -> None:
-    """Put `expand` in the place of vLLM's, now and whenever an engine of this process registers its kernels."""
+    """Put `expand` in the place of vLLM's, now and whenever an engine of this process registers its kernels.
+
+    And let no step without drafted tokens be constrained, for there is nothing to constrain.
+    """
     cpu_triton_utils._expand_kernel_impl = expand
     register_kernels({EXPAND: expand})
+    constrain = rejection_sampler.apply_sampling_constraints
+    if hasattr(constrain, "__wrapped__"):
+        return
+
+    @wraps(constrain)
+    def constrained(logits: Tensor, cu_num_draft_tokens: Tensor, sampling_metadata: Any) -> Tensor:
+        return constrain(logits, cu_num_draft_tokens, sampling_metadata) if len(logits) else logits
+
+    rejection_sampler.apply_sampling_constraints = constrained
 
 
 class LayersOnCpu(DFlashQwen3Model):
