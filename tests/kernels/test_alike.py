@@ -9,6 +9,7 @@ from torch import nn
 
 from dspine.kernels import alike, kv
 from dspine.kernels.alike import ALIKE, attention_alike, products_alike
+from dspine.kernels.attention import grouped_attention
 from dspine.kernels.packed import PackedLinear
 
 
@@ -76,15 +77,32 @@ def test_attention_that_hears_its_company_is_seen(monkeypatch, width):
     assert not attention_alike(9, 3, 64)
 
 
-def test_attention_that_hears_where_the_slots_end_is_seen(monkeypatch):
-    def disturbed(query, key, *rest):
-        return torch.zeros(query.shape) + (key.shape[2] > kv.STRETCH)
+def test_where_the_slots_end_is_a_querys_own_affair(monkeypatch):
+    """A query reads up to the end of its own grain in any block, so it may hear where that is, and nothing beyond."""
 
-    monkeypatch.setattr(alike, "grouped_attention", disturbed)
-    assert not attention_alike(9, 3, 64)
-    attention_alike.cache_clear()
-    monkeypatch.setattr(alike, "grouped_attention", lambda query, *rest: torch.zeros(query.shape))
+    def shown(query, key, value, mask):
+        return torch.zeros(query.shape) + key.shape[2]
+
+    def blocked(query, key, value, mask):
+        return torch.zeros(query.shape) + (query.shape[2] > 1) * (key.shape[2] > 4 * kv.EVEN)
+
+    monkeypatch.setattr(alike, "grouped_attention", shown)
     assert attention_alike(9, 3, 64)
+    attention_alike.cache_clear()
+    monkeypatch.setattr(alike, "grouped_attention", blocked)
+    assert not attention_alike(9, 3, 64)
+
+
+@needs_alike
+@pytest.mark.parametrize(("heads", "groups", "width"), [(9, 3, 11), (10, 5, 17), (5, 5, 33)])
+def test_a_last_lot_of_few_folded_queries_is_no_exception(heads, groups, width):
+    """Torch takes folded queries in lots of 32; one to three in the last lot would be summed another way."""
+    random = torch.Generator().manual_seed(0)
+    keys, values = (torch.randn(1, groups, 512, 64, generator=random).bfloat16() for _ in range(2))
+    queries = torch.randn(1, heads, 24 * width, 64, generator=random).bfloat16()
+    one_by_one = [grouped_attention(query, keys, values) for query in queries.split(1, dim=2)]
+    blocks = [grouped_attention(block, keys, values) for block in queries.split(width, dim=2)]
+    assert torch.equal(torch.cat(blocks, dim=2), torch.cat(one_by_one, dim=2))
 
 
 def test_a_processor_without_bfloat16_products_is_not_given_them(monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -160,3 +162,17 @@ def test_a_ragged_write_lands_at_each_rows_positions_and_nowhere_else():
     assert keys[0, :, :, 0].tolist() == [[0, 0, 1, 3, 5], [0, 0, 2, 4, 6]]
     assert keys[1, :, :, 0].tolist() == [[7, 0, 0, 0, 0], [8, 0, 0, 0, 0]]
     assert torch.equal(values, -keys)
+
+
+def test_stretches_hold_the_queries_of_one_grain():
+    span = Span(1, (14, 20, 21, 3), 4, grain=16)
+    assert span.stretches() == [
+        Span(1, (14,), 2, grain=16),
+        Span(1, (16,), 2, grain=16),
+        Span(2, (20, 21), 4, grain=16),
+        Span(4, (3,), 4, grain=16),
+    ]
+    assert [part.limit for part in span.stretches()] == [16, 32, 32, 16]
+    assert Span(0, (0,), 40, grain=16).stretches()[-1] == Span(0, (32,), 8, grain=16)
+    ragged = Span.of(0, (0, 8, 9), (2, 2, 1))
+    assert replace(ragged, grain=16).stretches() == [Span(0, (0, 8), 2, grain=16), Span(2, (9,), 1, grain=16)]

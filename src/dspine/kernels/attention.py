@@ -2,7 +2,8 @@
 
 One rule: keys and values are read where they lie. The H/G query heads that share a key head are folded into the
 query length, so that no repeated copy of the cache is made (torch's own masked grouped path makes one a layer).
-A query's result in bfloat16 on a CPU does not depend on its company: see `FEWEST`.
+A query's result in bfloat16 on a CPU does not depend on its company: see `FEWEST`. It does depend on how many slots are
+read, so whoever wants the same bits reads as many for a query in any block (`Span.stretches`).
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Folded queries of one call, at least, in bfloat16 on a CPU: fewer are summed another way on some processors, so that a
-# token alone would differ in the last bit from the same token in a block.
-FEWEST = 4
+# On a CPU, torch takes folded queries in lots of so many. In bfloat16 the last lot must hold `FEWEST` at least: fewer
+# are summed another way on some processors, so that a token alone would differ in the last bit from one in a block.
+LOT, FEWEST = 32, 4
 
 
 def fold_mask(mask: Tensor, share: int) -> Tensor:
@@ -44,9 +45,14 @@ def grouped_attention(
         if mask is not None and mask.shape[2] == width:
             mask = fold_mask(mask, share)
     folded = query.shape[2]
-    if folded < FEWEST and query.dtype == torch.bfloat16 and query.device.type == "cpu":
-        copies = -(-FEWEST // folded)
-        query = query.repeat(1, 1, copies, 1)
-        mask = None if mask is None else mask.repeat(1, 1, copies, 1)
+    if 0 < folded % LOT < FEWEST and query.dtype == torch.bfloat16 and query.device.type == "cpu":
+        query = _filled(query)
+        mask = mask if mask is None or mask.shape[2] == 1 else _filled(mask)
     out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
     return out[:, :, :folded].reshape(batch, heads, width, value.shape[3])
+
+
+def _filled(rows: Tensor) -> Tensor:
+    """Rows (..., n, D) with copies of the last one behind them, until the last lot holds `FEWEST`."""
+    last = rows[:, :, -1:].expand(-1, -1, FEWEST - rows.shape[2] % LOT, -1)
+    return torch.cat((rows, last), dim=2)

@@ -18,8 +18,7 @@ from torch import Tensor
 from dspine.kernels.upload import upload
 
 GROWTH = 256  # slots; storage grows by at least this much, so that growing stays rare
-# Slots; see `Span.grain`. Torch's attention on a CPU takes slots in stretches of this many.
-EVEN, STRETCH = 64, 512
+EVEN = 64  # slots; see `Span.grain`
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class Span:
     """Where one forward writes: rows `first .. first+B-1`, `width` new tokens each, row b's first at `starts[b]`.
 
     `grain`: the slots that attention reads are a multiple of it. Kernels sum over slots in vectors, so that a query's
-    result depends on where the slots end, in the last bit: seldom by a grain of `EVEN`, never by whole stretches.
+    result depends on where the slots end, in the last bit: seldom, or, by `stretches`, never.
 
     `whole`: none of the new tokens will be taken back. Slots do not mind; states of layers that have no slots need then
     not be kept place by place (`target/states.py`).
@@ -94,6 +93,25 @@ class Span:
         each = self.each
         bounds = [0, *(row for row in range(1, self.rows) if each[row] != each[row - 1]), self.rows]
         return [self._part(start, stop) for start, stop in pairwise(bounds)]
+
+    def stretches(self) -> list[Span]:
+        """The span as several that are not ragged, in order, each with queries of one grain of slots.
+
+        So `limit` of a query's part is the end of the grain that its own slot lies in, whatever block it came in.
+        """
+        found: list[Span] = []
+        for row, (start, count) in enumerate(zip(self.starts, self.each, strict=True), start=self.first):
+            ends = range(start + self.grain - start % self.grain, start + count, self.grain)
+            for at, stop in pairwise([start, *ends, start + count]):
+                part = Span(row, (at,), stop - at, self.grain, self.whole)
+                if found and found[-1]._goes_with(part):
+                    part = replace(found[-1], starts=(*found.pop().starts, at))
+                found.append(part)
+        return found
+
+    def _goes_with(self, part: Span) -> bool:
+        """Whether the next row's part is as wide and reads as far."""
+        return self.first + self.rows == part.first and (self.width, self.limit) == (part.width, part.limit)
 
     def _part(self, start: int, stop: int) -> Span:
         """Rows start..stop-1 of the span."""

@@ -41,7 +41,7 @@ def fusible(parts: Anatomy) -> bool:
 
 @dataclass(frozen=True)
 class Run:
-    """Neighbouring rows of one width, which attention takes together.
+    """Neighbouring tokens of neighbouring rows, as many of each, which attention takes together.
 
     rows: of the open span. tokens: where theirs lie, all tokens of the span end to end.
     width: tokens of each. limit: slots that they read.
@@ -88,6 +88,8 @@ class FusedDecoder:
         config = parts.config
         self.heads = (config.num_attention_heads, config.num_key_value_heads, self._layers[0].head_dim)
         self._share = config.num_attention_heads // config.num_key_value_heads
+        # In bfloat16 a rounding decides often enough to matter: there every query reads as many slots in any block.
+        self._exact = parts.embedding_rows.dtype == torch.bfloat16
 
     def __call__(
         self, ids: Tensor, span: Span, cache: TargetCache, masks: Masks, taps: Sequence[int]
@@ -111,9 +113,11 @@ class FusedDecoder:
         def attend(layer: int, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
             kind, scale = self._kinds[layer], self._scales[layer]
             seen = cache.rows.write(layer, keys, values)
-            if span.counts is None:
+            if len(runs) == 1:
                 return grouped_attention(query, *seen, runs[0].masks[kind], scale)
-            return torch.cat([run.attend(query, *seen, kind, scale) for run in runs], dim=2)
+            line = query.transpose(0, 1).flatten(1, 2)[None]  # (1, H, N, D)
+            heard = torch.cat([run.attend(line, *seen, kind, scale) for run in runs], dim=2)
+            return heard.view(heard.shape[1], *query.shape[::2], -1).transpose(0, 1)
 
         outputs = {}
         for index, layer in enumerate(self._layers):
@@ -125,7 +129,7 @@ class FusedDecoder:
     def _runs(self, span: Span, masks: Masks, like: Tensor) -> list[Run]:
         """The runs of a span, with masks that were folded and made additive once for all layers."""
         found, at = [], 0
-        for part in span.runs():
+        for part in span.stretches() if self._exact else span.runs():
             seen = {kind: masks(kind, part) for kind in dict.fromkeys(self._kinds)}
             folded = {k: None if m is None else _additive(fold_mask(m, self._share), like) for k, m in seen.items()}
             first = part.first - span.first

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from dspine.errors import TargetError
 from dspine.facts import TargetFacts
 from dspine.kernels.alike import ALIKE, attention_alike, products_alike
-from dspine.kernels.kv import EVEN, STRETCH, DeviceSpan, Span
+from dspine.kernels.kv import EVEN, DeviceSpan, Span
 from dspine.kernels.packed import PackedLinear
 from dspine.kernels.ragged import Ragged
 from dspine.target import attention, selfcheck
@@ -193,7 +193,7 @@ class Target:
         if ids.shape != (span.rows, span.width):
             raise ValueError(f"ids {tuple(ids.shape)} for a span of {span.rows} rows and {span.width} tokens")
         if self.fused is not None:
-            span = replace(span, grain=STRETCH if self.dtype == torch.bfloat16 else EVEN)
+            span = replace(span, grain=EVEN)
         if not self.ragged:
             span = span.even
         if self.alike is None or span.tokens <= self.alike:
