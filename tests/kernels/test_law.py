@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dspine.kernels.law import Law, draw, law_probs, likeliest
+from dspine.kernels.law import Law, _likeliest_by_bits, draw, law_probs, likeliest
 
 
 def reference(logits: np.ndarray, temperature: float, top_k: int, top_p: float, min_p: float) -> np.ndarray:
@@ -102,3 +102,15 @@ def test_the_likeliest_is_the_first_of_the_best(dtype):
     assert torch.equal(likeliest(scores.transpose(0, 1)), scores.argmax(-1).T)
     assert likeliest(scores)[0, 0] == 7
     assert likeliest(scores[0, 0]) == 7
+
+
+def test_bfloat16_scores_are_told_apart_by_their_bits_as_long_as_they_can_be():
+    scores = torch.randn(3, 50, generator=torch.Generator().manual_seed(3)).bfloat16()
+    scores[0, [7, 9]] = 5.0
+    assert torch.equal(torch.from_numpy(_likeliest_by_bits(scores)), scores.argmax(-1))
+    none_positive, signed_nan = scores.clone(), scores.clone()
+    none_positive[1] = -scores[1].abs()
+    signed_nan.view(torch.int16)[2, 30] = -1  # no number, its sign set
+    for told in (none_positive, signed_nan):
+        assert _likeliest_by_bits(told) is None
+        assert torch.equal(likeliest(told), told.argmax(-1))
