@@ -12,8 +12,9 @@ from tests.support.tiny_target import tiny_model, tiny_target, tiny_tokenizer
 
 from dspine.decode import costbook
 from dspine.decode.cost import Costs
-from dspine.decode.costbook import CostBook, facts_of, measure, steady, widths
+from dspine.decode.costbook import KEPT, CostBook, facts_of, measure, steady, widths
 from dspine.drafter import DSpine
+from dspine.kernels.kv import Span
 from dspine.target.model import Target
 
 
@@ -53,6 +54,18 @@ def test_every_size_is_measured_several_times(target: Target, drafter: DSpine) -
     assert list(verify) == widths(3, 6) == [1, 2, 4, 6]
     assert {len(runs) for runs in verify.values()} == {len(draft)}
     assert all(seconds > 0 for runs in (*verify.values(), draft) for seconds in runs)
+
+
+def test_drafting_costs_what_is_shown_to_the_drafter_too(
+    target: Target, drafter: DSpine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spans, observe = [], DSpine.observe
+    monkeypatch.setattr(
+        DSpine, "observe", lambda self, cache, span, *rest: spans.append(span) or observe(self, cache, span, *rest)
+    )
+    _, draft = measure(target, drafter, 3)
+    before = spans[0].width
+    assert spans[1:] == [Span(0, (before,) * 3, KEPT)] * (len(draft) + 1)
 
 
 def test_where_a_forward_falls_into_pieces_both_sides_are_measured() -> None:

@@ -19,7 +19,7 @@ class Costs:
 
     verify: by count of rows, then by tokens a row (anchor included; where rows are ragged, on average): seconds of the
         target's forward up to its choices.
-    draft: by count of rows: seconds of drafting one block a row.
+    draft: by count of rows: seconds of drafting one block a row, and of taking in what a round keeps.
     ragged: whether rows of different widths cost what their tokens cost; else each costs as much as the widest.
 
     An empty table covers nothing and cannot be asked.

@@ -43,6 +43,7 @@ CONTEXT = 64  # tokens before the block; a longer context makes plain and drafte
 RUNS = 3  # of each size at least, in turn, so that a disturbance meets all sizes
 LIMIT_S = 2.0  # no further run after so many seconds
 DRAFT = 0.0  # the size of no block: stands for drafting among the sizes
+KEPT = 2  # tokens a row that a drafted round shows the drafter: part of what drafting costs
 STEADY = 1.1  # the two quickest runs of a size may differ by so much
 
 
@@ -113,7 +114,7 @@ def measure(
     drafter.observe(context, Span(0, (0,) * rows, before), blank, [before] * rows, ids[:, :before])
     if target.stateful:  # a state cannot begin in the middle; slots can
         target.forward(ids[:, :before], cache, Span(0, (0,) * rows, before, whole=True))
-    law = Law.greedy_rows(rows, device)
+    law, kept = Law.greedy_rows(rows, device), min(KEPT, before)
 
     def verify(width: float) -> None:
         tokens = round(rows * width)
@@ -124,6 +125,9 @@ def measure(
 
     def draft() -> None:
         drafter.propose(context, 0, ids[:, 0], law, None).tokens.tolist()
+        drafter.observe(context, Span(0, (before,) * rows, kept), blank[:, :kept], [kept] * rows, ids[:, :kept])
+        for row in range(rows):
+            context.commit(row, before)
 
     works = {width: partial(verify, width) for width in widths(rows, block, target.alike)} | {DRAFT: draft}
     for work in works.values():  # pays for set-up, and does not count
@@ -177,6 +181,7 @@ def facts_of(target: Target, drafter: Drafter, forward: Forward | None = None) -
         "drafter_taps": list(drafter.target_layer_ids),
         "block_size": drafter.block_size,
         "context": CONTEXT,
+        "kept": KEPT,
         "piece": target.alike,
         "versions": {"dspine": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
     } | ({"recorded": recorded} if any(recorded.values()) else {})
