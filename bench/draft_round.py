@@ -3,9 +3,10 @@
     python bench/draft_round.py --size qwen3-8b --dtype bfloat16 --batches 1,2,4,8,16,32,64     # on a GPU
     python bench/draft_round.py --size tiny --device cpu --dtype float32 --batches 1,2 --runs 2  # that all of it runs
 
-Every drafter has layers of one shape, the same context, and M = block - 1 candidates. DSpine runs by its definitions,
-by its kernels (`--kernels fused`) and as replayed CUDA graphs (`--captured`). Times are medians over rounds, on CUDA
-read from events; there the last column but one counts how often the host waited for the device inside a draft.
+Every drafter has layers of one shape, the same context, and M = block - 1 candidates. Each runs by its definitions, by
+the kernels that it has (`--kernels fused`), as replayed CUDA graphs (`--captured`; on a CPU run again instead), and so
+with norms and MLPs compiled (`--compile`). Times are medians over rounds, on CUDA read from events; there the last
+column but one counts how often the host waited for the device inside a draft.
 """
 
 from __future__ import annotations
@@ -27,15 +28,19 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+from compiling import compile_rows
 from dspine.drafter import DSpine, DSpineConfig, TransferSpace
-from dspine.drafter.captured import CapturedDraft, CudaRecorder
-from dspine.drafter.proposal import Drafter
+from dspine.drafter.captured import CapturedDraft
+from dspine.drafter.proposal import Drafter, Fusable
 from dspine.drafter.registry import KINDS
+from dspine.evaluate.cuda_marks import CudaMarks
 from dspine.kernels.choice import REFERENCE, choose
 from dspine.kernels.kv import Span
 from dspine.kernels.law import Law
+from dspine.kernels.recording import CudaRecorder
 from dspine.kernels.reference import unit_normalise
 from dspine.stages import HostMarks, StageClock
+from rerun import Rerun
 
 COMMON = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
           "head_dim", "vocab_size", "num_target_layers", "target_layer_ids", "mask_token_id", "block_size")  # fmt: skip
@@ -69,6 +74,7 @@ SIZES = {
     "qwen3-4b": Size(2560, 9728, 32, 8, 128, 151_936, 36, (1, 9, 17, 25, 33), transfer_rank=640, message_size=320),
     "qwen3-8b": Size(4096, 12_288, 32, 8, 128, 151_936, 36, (1, 9, 17, 25, 33)),
 }
+SERIAL = ("dflash", "domino", "dspark")  # no scores of theirs are tabulated here, so that no kernel is theirs
 BASELINES: dict[str, dict[str, Any]] = {
     "dflash": {},
     "domino": {},
@@ -76,19 +82,6 @@ BASELINES: dict[str, dict[str, Any]] = {
     "dflash2": {},
     "eagle3": {"num_hidden_layers": 1},
 }
-
-
-class CudaMarks:
-    """Marks of the device's own time."""
-
-    def mark(self) -> Any:
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def seconds(self, start: Any, stop: Any) -> float:
-        torch.cuda.synchronize()
-        return float(start.elapsed_time(stop)) / 1e3
 
 
 def tables(size: Size, dtype: torch.dtype, device: torch.device) -> tuple[nn.Embedding, torch.Tensor]:
@@ -135,7 +128,7 @@ def measured(
 
     for _ in range(3):
         draft()
-    marks = CudaMarks() if device.type == "cuda" else HostMarks()
+    marks = CudaMarks(device) if device.type == "cuda" else HostMarks()
     whole = [_once(marks, draft) for _ in range(runs)]
     clock = StageClock(marks)
     with clock:
@@ -174,7 +167,8 @@ def main() -> None:
     parser.add_argument("--batches", default="1,2,4,8,16,32,64")
     parser.add_argument("--drafters", default=",".join(["dspine", *BASELINES]))
     parser.add_argument("--kernels", choices=("auto", "reference", "fused"), default="auto")
-    parser.add_argument("--captured", action="store_true", help="DSpine's draft as replayed CUDA graphs, too")
+    parser.add_argument("--captured", action="store_true", help="as replayed CUDA graphs, too")
+    parser.add_argument("--compile", action="store_true", help="with compiled norms and MLPs, too")
     parser.add_argument("--context", type=int, default=512)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--runs", type=int, default=30)
@@ -191,20 +185,26 @@ def main() -> None:
         made = dspine_of(size, embedding, head) if name == "dspine" else baseline_of(name, size, embedding, head)
         network = made.to(device=device, dtype=dtype).eval()
         width = network.config.feature_size
-        ways: list[tuple[str, Any, Drafter]] = [(name, REFERENCE, network)]
-        if name == "dspine" and kernels.fused:
-            ways.append(("dspine, fused", kernels, network))
-        if name == "dspine" and args.captured:
-            ways.append(("dspine, captured", kernels, CapturedDraft(network, CudaRecorder())))
-        for label, arithmetic, drafter in ways:
-            if isinstance(network, DSpine):
+        recorder = CudaRecorder() if device.type == "cuda" else Rerun()
+        ways: list[tuple[str, Any, bool]] = [(name, REFERENCE, False)]
+        if isinstance(network, Fusable) and kernels.fused and name not in SERIAL:
+            ways.append((f"{name}, fused", kernels, False))
+        if args.captured:
+            ways.append((f"{name}, captured", kernels, True))
+        if args.compile:  # the last: the network stays so
+            ways.append((f"{name}, compiled", kernels, args.captured))
+        for label, arithmetic, captured in ways:
+            if isinstance(network, Fusable):
                 network.kernels = arithmetic
+            if label.endswith("compiled"):
+                compile_rows(network, "inductor" if device.type == "cuda" else "eager")
+            drafter: Drafter = CapturedDraft(network, recorder) if captured else network
             for batch in map(int, args.batches.split(",")):
                 found = measured(drafter, width, batch, args.context, args.temperature, args.runs, device)
                 report.append({"drafter": label, "batch": batch, "milliseconds": found})
                 parts = ", ".join(f"{key.split('/')[1]} {value:.3f}" for key, value in found.items() if "/" in key)
                 table.add_row(label, str(batch), f"{found['draft']:.3f}", f"{found.get('syncs', 0):.0f}", parts)
-        del made, network, ways
+        del made, network, drafter
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     facts = {
         "size": args.size, "dtype": args.dtype, "device": where, "context": args.context, "runs": args.runs,

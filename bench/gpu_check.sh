@@ -30,20 +30,23 @@ step() {  # name, most seconds, command…
 }
 
 if [ "$where" = cuda ]; then
-  step tests 120 "$PYTHON" -m pytest -q -m kernels tests/kernels/fused
-  step kernels 100 "$PYTHON" bench/kernels.py --size qwen3-8b --batches 1,8,64 --compile --json "$OUT/kernels.json"
-  step round 130 "$PYTHON" bench/draft_round.py --size qwen3-8b --batches 1,8,64 --kernels fused --captured \
-    --runs 20 --json "$OUT/round.json"
-  step sampled 60 "$PYTHON" bench/draft_round.py --size qwen3-8b --drafters dspine --batches 1,8 --kernels fused \
-    --captured --temperature 1 --runs 20 --json "$OUT/sampled.json"
-  step train 60 "$PYTHON" bench/train_step.py --device cuda --sizes qwen3-8b
+  step tests 110 "$PYTHON" -m pytest -q -m kernels tests/kernels/fused
+  step kernels 90 "$PYTHON" bench/kernels.py --size qwen3-8b --batches 1,64 --compile --json "$OUT/kernels.json"
+  step round 110 "$PYTHON" bench/draft_round.py --size qwen3-8b --batches 1,8,64 --kernels fused --captured --compile \
+    --runs 12 --json "$OUT/round.json"
+  step sampled 40 "$PYTHON" bench/draft_round.py --size qwen3-8b --drafters dspine,dflash2 --batches 1,8 --kernels fused \
+    --captured --temperature 1 --runs 12 --json "$OUT/sampled.json"
+  step captured 80 "$PYTHON" bench/captured.py --size qwen3-8b --batches 1,8 --compile --json "$OUT/captured.json"
+  step train 50 "$PYTHON" bench/train_step.py --device cuda --sizes qwen3-8b
 else
   step tests 580 "$PYTHON" -m pytest -q -m kernels tests/kernels/fused -k "write_back or greedy or truncated"
   step kernels 300 "$PYTHON" bench/kernels.py --size tiny --device cpu --batches 1 --runs 1 --json "$OUT/kernels.json"
   step round 300 "$PYTHON" bench/draft_round.py --size tiny --device cpu --dtype float32 --batches 1,2 --kernels fused \
-    --runs 1 --context 40 --json "$OUT/round.json"
-  step sampled 300 "$PYTHON" bench/draft_round.py --size tiny --device cpu --dtype float32 --drafters dspine --batches 1 \
-    --kernels fused --temperature 1 --runs 1 --context 40 --json "$OUT/sampled.json"
+    --captured --compile --runs 1 --context 40 --json "$OUT/round.json"
+  step sampled 300 "$PYTHON" bench/draft_round.py --size tiny --device cpu --dtype float32 --drafters dspine,dflash2 \
+    --batches 1 --kernels fused --captured --temperature 1 --runs 1 --context 40 --json "$OUT/sampled.json"
+  step captured 300 "$PYTHON" bench/captured.py --size tiny --device cpu --dtype float32 --batches 1,2 --context 40 \
+    --rounds 3 --compile --json "$OUT/captured.json"
   step train 300 "$PYTHON" bench/train_step.py --sizes small --steps 1
 fi
 "$PYTHON" bench/gpu_summary.py "$OUT"

@@ -15,6 +15,7 @@ from typing import Any
 INJECTION_MS = 0.15  # five injections a round, batch 1, Qwen3-8B sizes
 FLOOR, MOVED = 0.7, 64 << 20  # share of the bandwidth floor, for kernels that move this much
 HEADS = 0.5  # scoring and walk beside the serial heads of DSpark and of Domino
+WAITS = 1  # of the host for the device, in a round
 ROUND = 1.03  # DSpine's draft beside DFlash2's
 HEAD_STAGES = ("draft/scores", "draft/walk")
 
@@ -46,7 +47,7 @@ def rounds(rows: list[dict[str, Any]]) -> list[str]:
     out = []
     found = {(row["drafter"], row["batch"]): row["milliseconds"] for row in rows}
     for batch in sorted({batch for _, batch in found}):
-        best = next((n for n in ("dspine, captured", "dspine, fused", "dspine") if (n, batch) in found), None)
+        best = _best("dspine", batch, found)
         staged = next((found[n, batch] for n in ("dspine, fused", "dspine") if (n, batch) in found), None)
         if best is None or staged is None:
             continue
@@ -56,12 +57,33 @@ def rounds(rows: list[dict[str, Any]]) -> list[str]:
             serial = theirs.get("draft/walk", 0.0)  # correction and choice, place after place; the head is before it
             if serial:
                 out.append(line(f"scoring + walk beside {rival}'s head, batch {batch}", heads / serial, HEADS, "x"))
-        rival = found.get(("dflash2", batch))
-        if rival:
-            what = f"draft of {best} beside dflash2's, batch {batch}"
-            out.append(line(what, found[best, batch]["draft"] / rival["draft"], ROUND, "x"))
-        if "syncs" in found[best, batch]:
-            out.append(line(f"host waits inside a draft of {best}, batch {batch}", found[best, batch]["syncs"], 0, ""))
+        rival = _best("dflash2", batch, found)
+        if rival is not None:
+            what = f"draft of {best} beside that of {rival}, batch {batch}"
+            out.append(line(what, found[best, batch]["draft"] / found[rival, batch]["draft"], ROUND, "x"))
+    for (name, batch), spent in found.items():
+        if name.endswith("captured") and "syncs" in spent:
+            out.append(line(f"host waits inside a draft of {name}, batch {batch}", spent["syncs"], 0, ""))
+    return out
+
+
+def _best(drafter: str, batch: int, found: dict[tuple[str, int], Any]) -> str | None:
+    """How the drafter was run, as the engine would."""
+    ways = (f"{drafter}, captured", f"{drafter}, fused", drafter)
+    return next((way for way in ways if (way, batch) in found), None)
+
+
+def captured(rows: list[dict[str, Any]]) -> list[str]:
+    out = []
+    eager = {row["batch"]: row["milliseconds"]["round"] for row in rows if row["way"] == "eager"}
+    for row in rows:
+        batch, spent = row["batch"], row["milliseconds"]
+        if row["way"] == "eager":
+            continue
+        what = f"a round, {row['way']}, beside an eager one, batch {batch} ({row['same']} of {batch} answers the same)"
+        out.append(line(what, spent["round"] / eager[batch], 1.0, "x"))
+        if "waits" in spent:
+            out.append(line(f"host waits in a round, {row['way']}, batch {batch}", spent["waits"], WAITS, ""))
     return out
 
 
@@ -76,6 +98,7 @@ def main() -> None:
         print(f"measured on {facts['device']}" + ("; its times mean nothing" if "CPU" in facts["device"] else ""))
     print("kernels", *kernels(read(folder, "kernels")), sep="\n")
     print("draft rounds", *rounds(read(folder, "round")), *rounds(read(folder, "sampled")), sep="\n")
+    print("whole rounds", *captured(read(folder, "captured")), sep="\n")
     sys.exit(any(code != "0" for _, code, _ in steps))
 
 

@@ -12,7 +12,6 @@ from tests.support.recording import Broken, Taped, Wrong, as_on_a_device
 from tests.support.tiny_drafter import tiny_drafter
 from tests.support.tiny_target import tiny_target
 
-from dspine.decode import engine as engine_module
 from dspine.decode.capture import captured, recorded
 from dspine.decode.engine import Engine
 from dspine.decode.sampling import SamplingParams
@@ -48,21 +47,15 @@ def drafter_of(kind, target):
 
 
 @pytest.fixture
-def record(monkeypatch):
-    """Makes engines record on tapes; returns the recorders."""
-    made = []
+def record():
+    """Makes recorders, and remembers them."""
+    return Recorders()
 
-    def recorder():
-        made.append(Taped())
-        return made[-1]
 
-    def parts(capture, target, drafter):
-        return (
-            captured("off", target, drafter) if capture == "off" else recorded(target, drafter, recorder, forced=True)
-        )
-
-    monkeypatch.setattr(engine_module, "captured", parts)
-    return made
+class Recorders(list):
+    def __call__(self):
+        self.append(Taped())
+        return self[-1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -70,7 +63,7 @@ def test_the_same_tokens_and_rounds(target, record, kind):
     """Rows of all laws side by side, one that ends early, and one that takes its place."""
     params, drafter = list(PARAMS.values()), drafter_of(kind, target)
     eager = Engine(target, drafter, max_batch=3, capture="off").generate(PROMPTS, params)
-    engine = Engine(target, drafter, max_batch=3)
+    engine = Engine(target, drafter, max_batch=3, capture=record)
     for _ in range(2):  # the second time over what the first left in the caches
         ours = engine.generate(PROMPTS, params)
         assert [(c.token_ids, c.rounds) for c in ours] == [(c.token_ids, c.rounds) for c in eager]
@@ -80,7 +73,7 @@ def test_the_same_tokens_and_rounds(target, record, kind):
 
 
 def test_no_recording_is_made_twice(target, record):
-    engine = Engine(target, drafter_of("dspine", target), max_batch=2)
+    engine = Engine(target, drafter_of("dspine", target), max_batch=2, capture=record)
     counts = []
     for _ in range(3):
         engine.generate(PROMPTS[:2], PARAMS["greedy"])
@@ -90,7 +83,7 @@ def test_no_recording_is_made_twice(target, record):
 
 def test_plain_decoding_is_recorded_too(target, record):
     eager = Engine(target, capture="off").generate(PROMPTS, PARAMS["greedy"])
-    ours = Engine(target).generate(PROMPTS, PARAMS["greedy"])
+    ours = Engine(target, capture=record).generate(PROMPTS, PARAMS["greedy"])
     assert [c.token_ids for c in ours] == [c.token_ids for c in eager]
     assert len(record) == 1
     assert record[0].replayed > 5
@@ -99,10 +92,10 @@ def test_plain_decoding_is_recorded_too(target, record):
 @pytest.mark.parametrize("verify", ["auto", 2, "confidence:0.5"])
 def test_schedules_widen_and_narrow_what_is_replayed(target, record, verify):
     drafter = over(target, "dspark")
-    costs = engine_module.Engine(target, drafter, capture="off").cost_book(4) if verify == "auto" else None
+    costs = Engine(target, drafter, capture="off").cost_book(4) if verify == "auto" else None
     params = SamplingParams(max_new_tokens=8, ignore_eos=True)
     plain = Engine(target, capture="off").generate(PROMPTS, params)
-    ours = Engine(target, drafter, verify=verify, costs=costs).generate(PROMPTS, params)
+    ours = Engine(target, drafter, verify=verify, costs=costs, capture=record).generate(PROMPTS, params)
     assert [c.token_ids for c in ours] == [c.token_ids for c in plain]
 
 

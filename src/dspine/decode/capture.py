@@ -20,12 +20,13 @@ from dspine.drafter.proposal import Drafter, Recordable
 from dspine.errors import ConfigError
 from dspine.kernels.kv import Span
 from dspine.kernels.law import Law
-from dspine.kernels.recording import CaptureError, CudaRecorder, Recorder, read_capture
+from dspine.kernels.recording import Capture, CaptureError, CudaRecorder, Recorder, read_capture
 from dspine.target.captured import CapturedForward
 from dspine.target.model import Forward, Target
 from dspine.target.selfcheck import TOLERANCE, probe_ids
 
 CONTEXT = 4  # positions before the block of the check
+Recorders = Callable[[], Recorder]  # makes one for each part of a round
 
 
 @dataclass(frozen=True)
@@ -40,16 +41,19 @@ class Parts:
     recorded: bool = True
 
 
-def captured(capture: str, target: Target, drafter: Drafter | None) -> Parts:
+def captured(capture: Capture | Recorders, target: Target, drafter: Drafter | None) -> Parts:
     """The parts of a round, as CUDA graphs where that is asked for and possible.
 
     Args:
         capture: "off"; "on": all parts, or an error; "auto": on CUDA those parts that can be recorded and are found
-            equal to what they were made of, with a warning where that check fails.
+            equal to what they were made of, with a warning where that check fails. Or what makes recorders, which is
+            "on" by these.
 
     Raises:
         ConfigError: another choice, or "on" where a part cannot be recorded.
     """
+    if not isinstance(capture, str):
+        return recorded(target, drafter, capture, forced=True)
     choice = read_capture(capture)
     if choice == "off" or (choice == "auto" and target.device.type != "cuda"):
         return Parts(target.forward, drafter, recorded=False)
@@ -60,7 +64,7 @@ def captured(capture: str, target: Target, drafter: Drafter | None) -> Parts:
     return recorded(target, drafter, CudaRecorder, forced=choice == "on")
 
 
-def recorded(target: Target, drafter: Drafter | None, recorder: Callable[[], Recorder], *, forced: bool) -> Parts:
+def recorded(target: Target, drafter: Drafter | None, recorder: Recorders, *, forced: bool) -> Parts:
     """The parts of a round, recorded as far as they can be.
 
     Args:

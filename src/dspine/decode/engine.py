@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from dspine.decode.batch import Batch
-from dspine.decode.capture import captured
+from dspine.decode.capture import Recorders, captured
 from dspine.decode.costbook import CostBook
 from dspine.decode.policy import FULL, Own, Verify, check_policy, read_verify
 from dspine.decode.prefix import Lagged, Scheduled
@@ -63,7 +63,8 @@ class Engine:
         kernels: "reference" (the plain definitions), "fused" (Triton; see docs/kernels.md), or "auto": fused on CUDA if
             a check finds them equal to the definitions there, else the definitions. The drafter is set to the same.
         capture: "on": drafts and verifications are recorded as CUDA graphs and replayed; "off": they are not; "auto":
-            on CUDA those that can be, if a check finds them equal to what they were made of. See docs/kernels.md.
+            on CUDA those that can be, if a check finds them equal to what they were made of. Or what makes recorders of
+            one's own. See docs/kernels.md.
 
     Raises:
         ConfigError: max_batch or prefill_chunk below 1, another `verify`, or one that needs confidences where the
@@ -81,7 +82,7 @@ class Engine:
         verify: Verify | Schedule = "full",
         costs: CostSource | Literal["anew"] | None = None,
         kernels: Choice = "auto",
-        capture: Capture = "auto",
+        capture: Capture | Recorders = "auto",
     ) -> None:
         for name, value in (("max_batch", max_batch), ("prefill_chunk", prefill_chunk)):
             if value < 1:
