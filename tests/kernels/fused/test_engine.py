@@ -8,6 +8,7 @@ from tests.support import markov
 from tests.support.blocks import small_drafter
 from tests.support.markov import TOKENS, fit, marginals
 from tests.support.network_toy import NetworkToy
+from tests.support.parallel import over
 from tests.support.tiny_drafter import tiny_drafter
 from tests.support.tiny_target import tiny_model, tiny_tokenizer
 
@@ -71,8 +72,10 @@ def test_a_row_does_not_depend_on_how_many_are_drafted_beside_it(target, device)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need CUDA; their books are kept on a CPU too")
-def test_captured_drafts_give_the_tokens_of_eager_ones(target):
-    drafter = tiny_drafter(target, lively=True).to(target.device)
+@pytest.mark.parametrize("kind", ["dspine", "dflash", "domino", "dspark", "dflash2", "eagle3"])
+def test_captured_rounds_give_the_tokens_of_eager_ones(target, kind):
+    made = tiny_drafter(target, lively=True) if kind == "dspine" else over(target, kind, block_size=5)
+    drafter = made.to(target.device)
     for params in (
         SamplingParams(max_new_tokens=24, ignore_eos=True),
         SamplingParams(temperature=1.0, top_p=0.9, seed=4, max_new_tokens=24, ignore_eos=True),
