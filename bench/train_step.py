@@ -204,7 +204,6 @@ def main() -> None:
     if args.one:
         print(json.dumps(measured(args.one[0], args.one[1], args.device, bf16, args.steps)))
         return
-    table = Table("size", "version", "steps/s", "x plain", "peak MB", "positions/s", "GFLOP/s", "loss")
     for name in args.sizes.split(","):
         versions = args.versions.split(",")
         turns: dict[str, list[dict[str, Any]]] = {version: [] for version in versions}
@@ -215,17 +214,22 @@ def main() -> None:
                 turns[version].append(out)
                 took = f"{out['seconds']:.3f} s, {out['spent']:.3f} s of it working"
                 print(f"{name}, turn {turn + 1} of {args.turns}, {version}: {took}", file=sys.stderr)
-        for version, of in turns.items():
-            seconds, first = min(out["seconds"] for out in of), of[0]
-            beside = zip(turns.get("plain", ()), of, strict=False)
-            ratios = [plain["spent"] / out["spent"] for plain, out in beside]
-            rate = first["flops"] / seconds
-            used = f"{rate / 1e9:.0f}" + (f" ({rate / 1e12 / args.peak_tflops:.0%})" if args.device == "cuda" else "")
-            table.add_row(
-                name, version, f"{1 / seconds:.2f}", f"{median(ratios):.2f}" if ratios else "-",
-                f"{first['peak'] / 1e6:.0f}", f"{first['positions'] / seconds:.0f}", used, f"{first['loss']:.6f}",
-            )  # fmt: skip
-    Console(width=max(100, Console().width)).print(table)
+        Console().print(table(name, turns, args.peak_tflops if args.device == "cuda" else None))
+
+
+def table(name: str, turns: dict[str, list[dict[str, Any]]], peak_tflops: float | None) -> Table:
+    """Of one size: a line a version."""
+    made = Table("version", "steps/s", "x plain", "peak MB", "positions/s", "GFLOP/s", "loss", title=name)
+    for version, of in turns.items():
+        seconds, first = min(out["seconds"] for out in of), of[0]
+        ratios = [plain["spent"] / out["spent"] for plain, out in zip(turns.get("plain", ()), of, strict=False)]
+        rate = first["flops"] / seconds
+        used = f"{rate / 1e9:.0f}" + ("" if peak_tflops is None else f" ({rate / 1e12 / peak_tflops:.0%})")
+        made.add_row(
+            version, f"{1 / seconds:.2f}", f"{median(ratios):.2f}" if ratios else "-", f"{first['peak'] / 1e6:.0f}",
+            f"{first['positions'] / seconds:.0f}", used, f"{first['loss']:.6f}",
+        )  # fmt: skip
+    return made
 
 
 if __name__ == "__main__":
