@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dspine.serve.sglang.limits import broken_limits, refused_parameters, ring_limit
+from dspine.serve.sglang.limits import broken_limits, refused_outputs, refused_parameters, ring_limit
 
 FINE = {
     "device": "cuda",
@@ -141,3 +141,9 @@ def test_parameters_that_do_nothing_are_no_reason_to_refuse():
 def test_a_parameter_that_a_block_would_ignore_refuses_the_request(wrong):
     [(name, value)] = wrong.items()
     assert f"{name}={value}:" in refused_parameters(SimpleNamespace(**{**NEUTRAL, **wrong}))
+
+
+@pytest.mark.parametrize("wanted", [True, "last"])
+def test_hidden_states_which_a_round_keeps_to_itself_are_refused(wanted):
+    assert "return_hidden_states:" in refused_outputs(SimpleNamespace(return_hidden_states=wanted))
+    assert refused_outputs(SimpleNamespace(return_hidden_states=False)) is None

@@ -1,5 +1,6 @@
 """The commit of replayed states (`--enable-linear-replayssm-spec`): SGLang's pool, its backend of gated delta nets and
-its kernels, which Triton's interpreter runs, against recomputation from scratch.
+its kernels, which Triton's interpreter runs (TRITON_INTERPRET=1, as `make test-sglang` sets it), against recomputation
+from scratch.
 
 What stands in is named: the convolution and the scatter of its windows, whose kernels neither Triton's interpreter nor
 a CPU takes, and the layers' inputs, which no model computes.

@@ -66,6 +66,13 @@ def test_a_stop_token_ends_an_answer(plain, drafted, prompt):
     assert answer["output_ids"] == ids[: ids.index(ids[4]) + 1]
 
 
+def test_an_answer_may_end_with_its_first_token(plain, drafted, prompt):
+    first = plain.generate(prompt, max_new_tokens=1)["output_ids"]
+    answer = same(plain, drafted, prompt, stop_token_ids=first, max_new_tokens=20)
+    assert answer["output_ids"] == first
+    assert answer["meta_info"]["finish_reason"]["type"] == "stop"
+
+
 def test_logprobs_are_those_of_a_server_without_drafter(plain, drafted, prompt):
     body = {"return_logprob": True, "top_logprobs_num": 3, "logprob_start_len": 0}
     ours, theirs = (server.generate(prompt, body, max_new_tokens=40, ignore_eos=True) for server in (drafted, plain))

@@ -214,6 +214,16 @@ def broken_limits(args: Any) -> list[ServeError]:
 _PENALTIES = {"repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0, "min_new_tokens": 0}
 
 
+def refused_outputs(request: Any) -> str | None:
+    """Why what a request wants back cannot be given, or None."""
+    if not request.return_hidden_states:
+        return None
+    return (
+        f"return_hidden_states: not supported under {NAME}, since those of a verification go to the drafter and are "
+        "kept no longer. Ask a server without speculative decoding."
+    )
+
+
 def refused_parameters(params: Any) -> str | None:
     """Why a request's sampling parameters cannot be honoured, or None."""
     given = {name: getattr(params, name) for name in _PENALTIES}

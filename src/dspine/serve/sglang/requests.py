@@ -10,7 +10,7 @@ from typing import Any
 
 from sglang.srt.runtime_context import get_spec
 
-from dspine.serve.sglang.limits import NAME, refused_parameters
+from dspine.serve.sglang.limits import NAME, refused_outputs, refused_parameters
 
 VALIDATOR = "sglang.srt.speculative.dflash_utils.validate_dflash_request"
 
@@ -19,5 +19,5 @@ def validate(original: Callable[[Any, bool], str | None], request: Any, enable_o
     """Around SGLang's own check of a request: why it is refused, or None."""
     refusal = original(request, enable_overlap)
     if refusal is None and (get_spec().speculative_algorithm or "").upper() == NAME:
-        refusal = refused_parameters(request.sampling_params)
+        refusal = refused_parameters(request.sampling_params) or refused_outputs(request)
     return refusal
