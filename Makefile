@@ -5,6 +5,7 @@
 #   make test-slow   the tests that need the smollm2 weights or minutes
 #   make test-sglang the plugin inside SGLang on this CPU, in an environment of its own; SGLANG=0.5.23 for the other one
 #   make test-vllm   the plugin inside vLLM on this CPU, in an environment of its own
+#   make test-llamacpp  drafters of other methods in llama.cpp, on this CPU
 #   make test-kernels  the Triton kernels, on a GPU or in the interpreter
 #   make test-mlx    the tests of the mlx backend, in an environment of its own
 #   make lint        ruff, mypy and the import contract alone
@@ -26,10 +27,10 @@ SAY    := @printf '\n==> %s\n'
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-slow test-sglang test-vllm test-kernels test-mlx lint format clean
+.PHONY: help demo test test-slow test-sglang test-vllm test-llamacpp test-kernels test-mlx lint format clean
 
 help:
-	@sed -n '3,12s/^#   //p' Makefile
+	@sed -n '3,13s/^#   //p' Makefile
 
 demo: $(VENV)/.installed $(VENV)/.smollm2
 	$(SAY) 'dspine demo: smollm2 with and without its drafter'
@@ -50,6 +51,10 @@ test-sglang: $(SGLANG_VENV)/.plugin
 test-vllm: $(VLLM_VENV)/.plugin
 	$(SAY) 'Running the tests of the plugin inside vLLM: a few minutes'
 	@$(VLLM_VENV)/bin/python -m pytest tests/vllm
+
+test-llamacpp: $(VENV)/.llamacpp
+	$(SAY) 'Running the tests of exported drafters in llama.cpp'
+	@$(BIN)/python -m pytest tests/llamacpp
 
 test-kernels: $(VENV)/.kernels
 	$(SAY) 'Running the tests of the Triton kernels'
@@ -104,6 +109,11 @@ $(VENV)/.tools: $(VENV)/.installed
 $(VENV)/.kernels: $(VENV)/.tools
 	$(SAY) 'Installing triton, where torch has not brought it'
 	@$(PIP) install --quiet -c constraints.txt -e '.[kernels]'
+	@touch $@
+
+$(VENV)/.llamacpp: $(VENV)/.tools
+	$(SAY) 'Installing xllamacpp, which carries llama.cpp (34 MB)'
+	@$(PIP) install --quiet -c constraints.txt -e '.[bench]'
 	@touch $@
 
 $(VENV_MLX)/.installed: pyproject.toml constraints.txt

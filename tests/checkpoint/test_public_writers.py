@@ -143,3 +143,17 @@ def test_taps_that_the_target_tells_are_written_down(tmp_path: Path) -> None:
     del written.config["eagle_config"]
     export_drafter(written.write(tmp_path / "d"), tmp_path / "out", deep, OURS)
     assert read_config(tmp_path / "out").drafter.target_layer_ids == (1, 3, 5)  # 1, N/2 - 1, N - 4
+
+
+@pytest.mark.parametrize(
+    ("sizes", "ahead"),
+    [({}, True), ({"is_causal": False}, True), (SLIDING, False), ({**SLIDING, "is_causal": False}, True)],
+)
+def test_rows_that_see_ahead_are_said_to_even_without_sliding_layers(
+    target: Target, tmp_path: Path, sizes: dict[str, Any], ahead: bool
+) -> None:
+    drafter = over(target, "dflash", **{"is_causal": None, **sizes})
+    save_drafter(drafter, tmp_path / "own", target=target, training={}, dtype=torch.float32)
+    export_drafter(tmp_path / "own", tmp_path / "out", target, SPECULATORS)
+    # vLLM takes the flag for the whole block: false would hide rows from a drafter that was trained to see them.
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["sliding_window_non_causal"] is ahead

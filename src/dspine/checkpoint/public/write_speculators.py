@@ -91,7 +91,7 @@ def _parallel(sizes: ParallelConfig) -> dict[str, Any]:
         "mask_token_id": sizes.mask_token_id,
         "aux_hidden_state_layer_ids": [k + 1 for k in sizes.target_layer_ids],
         "sample_from_anchor": sizes.logits_start == 0,
-        "sliding_window_non_causal": sizes.is_causal is False and bool(sizes.sliding_layers),
+        "sliding_window_non_causal": _sees_ahead(sizes),
     }
     if isinstance(sizes, DSparkConfig):
         return {
@@ -114,6 +114,11 @@ def _parallel(sizes: ParallelConfig) -> dict[str, Any]:
             "selector_top_k": sizes.top_k,
         }
     return {TYPE: "dflash", "architectures": ["DFlashSpeculator"], **fields}
+
+
+def _sees_ahead(sizes: ParallelConfig) -> bool:
+    """Whether rows of sliding layers see those behind them; without such layers vLLM takes it for all the others."""
+    return sizes.is_causal is False or (sizes.is_causal is None and not sizes.sliding_layers)
 
 
 def _eagle3(sizes: Eagle3Config) -> dict[str, Any]:
