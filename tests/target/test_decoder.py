@@ -162,6 +162,23 @@ def test_in_bfloat16_a_row_has_the_same_bits_in_any_company():
             assert torch.equal(features[row, :count], alone[row][1][0, :count]), (row, counts)
 
 
+@pytest.mark.parametrize("name", ["o_proj", "gate_proj", "up_proj", "down_proj", "v_proj"])
+def test_a_layer_with_an_adapter_is_not_fused(name):
+    class Adapted(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x) + 0.5
+
+    outputs = []
+    for packed in (False, True):
+        model = tiny_model("llama", num_hidden_layers=2)
+        layer = model.model.layers[1]
+        getattr(layer.mlp if hasattr(layer.mlp, name) else layer.self_attn, name).__class__ = Adapted
+        target = Target(model, tiny_tokenizer(), name="adapted", packed=packed)
+        assert target.fused is None
+        outputs.append(target.forward(IDS[:, :8], target.new_cache(2), Span(0, (0, 0), 8)).hidden)
+    assert torch.equal(*outputs)
+
+
 def test_the_model_itself_still_runs():
     plain, packed = both("llama")
     with torch.no_grad():

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from dspine.drafter.packed import PackedContext, PackedRotary, packed_layer, packs
+from dspine.drafter.packed import PackedContext, PackedRotary, packed_layer
 from dspine.kernels.kv import DeviceSpan, RowCache, Span
-from dspine.kernels.layer import Attend, Rotary
+from dspine.kernels.layer import Attend, Rotary, layer_packable
 from dspine.kernels.packed import pack
 from dspine.kernels.reference import rms_norm
 from dspine.stages import stage
@@ -180,7 +180,7 @@ class Backbone(nn.Module):
     def pack(self) -> None:
         """Arrange frozen weights for the processor's matrix kernels, where it has some."""
         layers = list(self.layers)
-        if all(type(layer) is DraftLayer for layer in layers) and packs(layers):
+        if all(type(layer) is DraftLayer and layer_packable(layer) for layer in layers):
             self._packed_context = PackedContext(layers)
             self.layers = nn.ModuleList(packed_layer(layer) for layer in layers)
             self.rotary = PackedRotary(self.rotary)

@@ -12,14 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dspine.kernels.layer import HeadNorm, Norm, PackedLayer, Rotary, joinable, signed, stacked, turned
+from dspine.kernels.layer import HeadNorm, Norm, PackedLayer, Rotary, signed, stacked, turned
 from dspine.kernels.packed import PackedLinear
-
-
-def packs(layers: Sequence[Any]) -> bool:
-    """Whether these draft layers can be packed here."""
-    attentions = [layer.self_attn for layer in layers]
-    return all(joinable((each.q_proj, each.k_proj, each.v_proj)) for each in attentions)
 
 
 def packed_layer(layer: Any) -> PackedLayer:

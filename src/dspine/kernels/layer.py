@@ -116,6 +116,15 @@ def joinable(parts: Sequence[Any]) -> bool:
     )
 
 
+def layer_packable(layer: Any) -> bool:
+    """Whether `PackedLayer` can take a layer: its linear layers are plain, nothing that wraps or adapts one."""
+    attention, mlp = layer.self_attn, layer.mlp
+    others = (attention.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj)
+    return joinable((attention.q_proj, attention.k_proj, attention.v_proj)) and all(
+        type(part) is nn.Linear and packable(part.weight) for part in others
+    )
+
+
 def stacked(parts: Sequence[nn.Linear]) -> nn.Linear:
     """Frozen linear layers of one input as one, their outputs end to end."""
     biases = [part.bias for part in parts if part.bias is not None]
@@ -126,8 +135,8 @@ class PackedLayer(nn.Module):
     """A decoder layer whose linear layers are packed and joined.
 
     Args:
-        layer: a layer of the usual names (`self_attn.q_proj` … `mlp.down_proj`, two norms), frozen; its linear layers
-            are packed in place, and it goes on working. Its activation is SiLU.
+        layer: a layer of the usual names (`self_attn.q_proj` … `mlp.down_proj`, two norms), frozen and
+            `layer_packable`; its linear layers are packed in place, and it goes on working. Its activation is SiLU.
         norm: reads one of the layer's norm modules.
         head_dim: D.
     """

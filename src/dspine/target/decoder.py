@@ -17,14 +17,12 @@ from torch import Tensor
 
 from dspine.kernels.attention import fold_mask, grouped_attention
 from dspine.kernels.kv import Span
-from dspine.kernels.layer import Norm, PackedLayer, joinable, signed
+from dspine.kernels.layer import Norm, PackedLayer, layer_packable, signed
 from dspine.kernels.packed import packable
 from dspine.target.anatomy import Anatomy
 from dspine.target.cache import TargetCache
 
 Masks = Callable[[str, Span], Tensor | None]
-
-QKV = ("q_proj", "k_proj", "v_proj")
 
 
 def fusible(parts: Anatomy) -> bool:
@@ -34,8 +32,7 @@ def fusible(parts: Anatomy) -> bool:
         parts.known
         and packable(parts.embedding_rows)
         and getattr(config, "hidden_act", None) in ("silu", "swish")
-        and all(packable(weight) for layer in parts.layers for weight in layer.parameters() if weight.dim() == 2)
-        and all(joinable([getattr(layer.self_attn, name) for name in QKV]) for layer in parts.layers)
+        and all(layer_packable(layer) for layer in parts.layers)
     )
 
 
