@@ -14,6 +14,7 @@ from dspine.decode import costbook
 from dspine.decode.cost import Costs
 from dspine.decode.costbook import KEPT, CostBook, facts_of, measure, steady, widths
 from dspine.drafter import DSpine
+from dspine.kernels.choice import CPU
 from dspine.kernels.kv import Span
 from dspine.target.model import Target
 
@@ -194,13 +195,16 @@ def test_other_set_ups_have_other_files(target: Target, drafter: DSpine) -> None
         file(target, tiny_drafter(target, block_size=6, num_hidden_layers=3)),
         file(target, tiny_drafter(target, block_size=6, target_layer_ids=(0, 3))),
     }
+    quick = tiny_drafter(target, block_size=6)
+    quick.kernels = CPU
+    files.add(file(target, quick))
     threads = torch.get_num_threads()
     torch.set_num_threads(threads + 1)
     try:
         files.add(file(target, drafter))
     finally:
         torch.set_num_threads(threads)
-    assert len(files) == 7
+    assert len(files) == 8
     assert file(target, tiny_drafter(target, block_size=6, seed=4)) in files  # other weights, the same costs
     assert facts_of(target, drafter)["head_digest"] == target.head_digest
 

@@ -194,6 +194,15 @@ def test_in_a_ragged_batch_rows_that_are_nearly_full_make_a_number_cheaper() -> 
     assert best(sure, rooms, replace(steep, ragged=True)) > best(sure, rooms, steep) == 1
 
 
+def test_in_a_ragged_batch_rows_without_room_are_not_charged_for_candidates() -> None:
+    costs = replace(table(1, 1.1, 1.3, 8, draft=0.02, rows=8), ragged=True)
+    schedule, seats = Adaptive(M, costs), [Seat(0, M), *(Seat(row, 0) for row in range(1, 8))]
+    for _ in range(20):  # 15 tokens cost little more than 8, and all are kept; 64 would cost eight times as much
+        lengths = schedule.lengths(seats)
+        assert lengths[0]
+        schedule.learn(seats, lengths, lengths)
+
+
 def test_bound_rows_alone_do_not_ask_for_costs() -> None:
     class Unknown:
         def covering(self, rows: int) -> Costs:

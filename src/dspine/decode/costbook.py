@@ -1,9 +1,9 @@
 """Cost tables: measured on this machine, kept in the user's cache folder.
 
-One rule: what a table was measured on is its name. Target, drafter, number format, device, threads and versions make up
-the file's digest, so a table is never taken for another set-up's. A count of rows that is not in it is measured when
-it is first asked for, in about a second for a small model. What was measured on a machine that was too busy to be
-believed serves this process only.
+One rule: what a table was measured on is its name. Target, drafter, number format, device, kernels, threads and
+versions make up the file's digest, so a table is never taken for another set-up's. A count of rows that is not in it is
+measured when it is first asked for, in about a second for a small model. What was measured on a machine that was too
+busy to be believed serves this process only.
 
     <cache folder>/costs/<digest>.json
 """
@@ -30,7 +30,7 @@ from torch import nn
 from dspine import __version__
 from dspine.decode.cost import Costs
 from dspine.drafter.captured import CapturedDraft
-from dspine.drafter.proposal import Drafter
+from dspine.drafter.proposal import Drafter, Fusable
 from dspine.kernels.kv import Span
 from dspine.kernels.law import Law, likeliest
 from dspine.kernels.ragged import Ragged
@@ -169,6 +169,8 @@ def facts_of(target: Target, drafter: Drafter, forward: Forward | None = None) -
     device = target.device
     network = drafter.network if isinstance(drafter, CapturedDraft) else drafter
     recorded = {"draft": network is not drafter, "forward": isinstance(forward, CapturedForward)}
+    # The module of one of them tells the definitions, the CPU's and the GPU's kernels apart.
+    kernels = network.kernels.walk.__module__ if isinstance(network, Fusable) else None
     return {
         "head_digest": target.head_digest,
         "target_modules": _modules(target.model),
@@ -178,6 +180,7 @@ def facts_of(target: Target, drafter: Drafter, forward: Forward | None = None) -
         "processor": platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
         "drafter_modules": _modules(network),
+        "drafter_kernels": kernels,
         "drafter_taps": list(drafter.target_layer_ids),
         "block_size": drafter.block_size,
         "context": CONTEXT,

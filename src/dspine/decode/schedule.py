@@ -151,7 +151,7 @@ class Adaptive:
         if count == 0:
             self._acceptance.rest(rows)
         costs = self._costs.covering(rows)
-        price = (costs.drafted(rows, count) if count else costs.plain(rows)) / costs.plain(rows)
+        price = (costs.drafted_rows(lengths) if count else costs.plain(rows)) / costs.plain(rows)
         brim = self._brim(costs, rows)
         for seat, stood in zip(seats, accepted, strict=True):
             gained = 1 + stood - (1 - SHARE) * price
