@@ -57,6 +57,10 @@ def test_what_was_measured_otherwise_stays_beside_or_is_refused(evaluate, tmp_pa
     after = files()
     assert all(after[name] == data for name, data in before.items())
     assert len([name for name in after if name.startswith("acceptance-")]) == 3
+    assert evaluate(*once, "--kernels", "reference").exit_code == 0
+    apart = {name for name in files() if "-kernels-reference" in name}
+    assert len(apart) == 3, "answers by other kernels are made anew, and measured and shown apart"
+    assert {name: data for name, data in files().items() if name not in apart} == after
     sampled = (*once[:2], "--temperature", "1")
     assert evaluate(*sampled).exit_code == 0
     assert_fault(evaluate(*sampled, "--seed", 4), 1, "seed: 0 → 4")

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import mean, stdev
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from dspine.errors import ConfigError
 from dspine.evaluate.contest import stage_key
 from dspine.lab import comparison
 from dspine.lab.comparison import ALL, compare
@@ -56,6 +58,18 @@ def test_a_comparison_is_trained_measured_and_kept(tmp_path: Path, monkeypatch: 
     assert again.timings == found.timings
     assert {path: path.read_bytes() for path in before} == before
     assert [line.tau for line in lines_of(again)] == [line.tau for line in lines]
+
+
+@pytest.mark.parametrize("means", [{"kernels": "fused"}, {"capture": "on"}])
+def test_what_no_engine_can_run_is_refused_before_anything_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, means: dict[str, Any]
+):
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("trained first")
+
+    monkeypatch.setattr(comparison, "ablate", refuse)
+    with pytest.raises(ConfigError, match=r"kernels: |CUDA graphs"):
+        compare("nano-lab", overrides=[*SMALL, f"output={tmp_path / 'lab'}"], **means)
 
 
 def test_an_interrupt_among_seeds_loses_none_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

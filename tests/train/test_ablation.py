@@ -122,6 +122,19 @@ def test_what_cannot_be_compared_is_refused(recipe: Path, overrides: list[str], 
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize("variable", ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE"])
+def test_one_of_several_processes_trains_no_variants(
+    recipe: Path,  # noqa: F811
+    trained: list[list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+) -> None:
+    monkeypatch.setenv(variable, "2")
+    with pytest.raises(ConfigError, match="in one process"):
+        ablate(recipe, [FULL], overrides=SHORT)
+    assert trained == []
+
+
 def test_a_weight_that_a_variants_objective_does_not_have_is_refused_before_anything_is_trained(
     recipe: Path,  # noqa: F811
     trained: list[list[str]],

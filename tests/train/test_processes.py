@@ -110,6 +110,23 @@ def test_a_launcher_that_starts_one_process_where_several_were_asked_for_is_name
     assert "accelerate launch --multi_gpu" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE in the environment is 'two'"),
+        ({"WORLD_SIZE": "2"}, "cannot find each other: .*MASTER_ADDR"),
+    ],
+)
+def test_an_environment_that_says_too_little_is_refused(monkeypatch, variables, said):
+    launched(monkeypatch, **variables)
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    monkeypatch.delenv("MASTER_PORT", raising=False)
+    PartialState._reset_state()
+    with pytest.raises(ConfigError, match=said):
+        join()
+    PartialState._reset_state()
+
+
 def by_mpi(rank, folder, port):
     """What MPI tells a process, and nothing else."""
     torch.set_num_threads(1)

@@ -100,6 +100,7 @@ def evaluate(
     from dspine.decode.engine import Engine
     from dspine.evaluate.answers import read_answers
     from dspine.evaluate.decoded import keep
+    from dspine.evaluate.means import forced_means
     from dspine.evaluate.measure import Measurement, about_machine
     from dspine.evaluate.results import DECODED, ResultFile
 
@@ -114,6 +115,7 @@ def evaluate(
         turns=turns,
         batch=batch,
         execute_code=execute_code,
+        means=forced_means(kernels.value, capture.value),
     )
     report, told = [], []
     for each in params:

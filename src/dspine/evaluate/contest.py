@@ -19,6 +19,7 @@ from dspine.decode.sampling import SamplingParams
 from dspine.drafter.proposal import Drafter
 from dspine.evaluate.cuda_marks import CudaMarks
 from dspine.evaluate.load import serve
+from dspine.evaluate.means import forced_means
 from dspine.evaluate.round_time import predicted_speedup, round_time
 from dspine.kernels.choice import Choice
 from dspine.kernels.recording import Capture
@@ -60,7 +61,7 @@ class Contest:
     @property
     def means(self) -> dict[str, str]:
         """Kernels and capture where either is forced, for the head of the results."""
-        return {name: each for name, each in (("kernels", self.kernels), ("capture", self.capture)) if each != "auto"}
+        return forced_means(self.kernels, self.capture)
 
     def laps(self, concurrency: int, known: Mapping[str, Line]) -> Iterator[list[Line]]:
         """The runs of each lap at a concurrency that are not known yet by their keys; then where rounds spent time.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,7 @@ class Measurement:
     plain: an engine without a drafter, for the comparison; None: nothing is compared.
     turns: most user messages of a prompt to ask; later ones follow on the model's own answers.
     execute_code: run the code of answers, to score it.
+    means: kernels and capture of both engines where they are forced, see `forced_means`.
     """
 
     target: Target
@@ -85,6 +86,7 @@ class Measurement:
     turns: int = 1
     batch: int = 8
     execute_code: bool = False
+    means: Mapping[str, str] = field(default_factory=dict)
 
     def results(self, tasks: Sequence[Asked], params: SamplingParams) -> list[Result]:
         """What was measured on each task; answers that are not on disk yet are made.
@@ -114,6 +116,7 @@ class Measurement:
             "temperature": params.temperature,
             "seed": params.seed,
             "max_new_tokens": params.max_new_tokens,
+            **self.means,
         }
 
     def name(self, drafter: str | None, params: SamplingParams) -> str:
@@ -123,7 +126,8 @@ class Measurement:
         dtype = str(self.target.dtype).removeprefix("torch.")
         way = self.target.rollback.asked
         back = "" if drafter is None or way == "auto" else f"-{way}"
-        return file_name(f"{who}-{dtype}-t{params.temperature:g}-{params.max_new_tokens}{verify}{back}")
+        means = "".join(f"-{name}-{choice}" for name, choice in self.means.items())
+        return file_name(f"{who}-{dtype}-t{params.temperature:g}-{params.max_new_tokens}{verify}{back}{means}")
 
     def result_file(self, tasks: Sequence[Asked], name: str, measured_on: Mapping[str, Any]) -> ResultFile:
         """The file that the results of tasks go into.

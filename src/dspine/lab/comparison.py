@@ -7,7 +7,7 @@ Source: DSpine (arXiv 2609.36173), main results; the families of prompts are tho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from dspine.decode.sampling import SamplingParams
 from dspine.errors import ConfigError
 from dspine.evaluate.answers import read_answers
 from dspine.evaluate.contest import Contest
+from dspine.evaluate.means import forced_means
 from dspine.evaluate.measure import Measurement, about_machine
 from dspine.evaluate.prompts import TaskPrompt, texts_digest
 from dspine.evaluate.results import ACCEPTANCE, ResultFile
@@ -35,7 +36,7 @@ from dspine.progress import say
 from dspine.target import Target, load_target
 from dspine.target.chat import render
 from dspine.train.ablation import ablate
-from dspine.train.materials import selection
+from dspine.train.materials import build, selection
 
 TEMPERATURES = (0.0, 1.0)
 ALL = "all"
@@ -99,16 +100,19 @@ def compare(
     """
     settings = [*overrides, *([f"training.steps={steps}"] if steps is not None else [])]
     base = read_recipe(recipe, settings)
+    if kernels == "fused" or capture == "on":  # refused before anything is trained
+        build(base)
+        Engine(_target(base), kernels=kernels, capture=capture)
     table = ablate(recipe, names_of(list(base.ablation), drafters), overrides=settings, seeds=seeds)
     if not table.finished:
         return None
-    target = load_target(base.target, dtype=getattr(torch, base.dtype) if base.dtype else None)
+    target = _target(base)
     asked, folder = families(base, target), base.output / "lab"
     entries = contestants(table, target)
-    outcomes, engine = [], partial(Engine, target, kernels=kernels, capture=capture)
+    outcomes = []
     for number, entry in enumerate(entries, start=1):
         say(f"[{number}/{len(entries)}] {entry.title}, seed {entry.seed}: answers")
-        outcomes += acceptance(target, entry, asked, folder, base.evaluate.max_new_tokens, engine)
+        outcomes += acceptance(target, entry, asked, folder, base.evaluate.max_new_tokens, kernels, capture)
     first = [entry for entry in entries if entry.seed == entries[0].seed]
     say("decoding speed")
     return Comparison(
@@ -117,6 +121,10 @@ def compare(
         timings=speed(target, first, asked, folder, base.evaluate.max_new_tokens, kernels, capture),
         measured_on=_measured_on(base, target, asked),
     )
+
+
+def _target(recipe: Recipe) -> Target:
+    return load_target(recipe.target, dtype=getattr(torch, recipe.dtype) if recipe.dtype else None)
 
 
 def families(recipe: Recipe, target: Target) -> list[Asked]:
@@ -144,13 +152,11 @@ def acceptance(
     asked: Sequence[Asked],
     folder: Path,
     max_new_tokens: int,
-    engine: Callable[..., Engine],
+    kernels: Choice,
+    capture: Capture,
 ) -> list[Outcome]:
-    """What a drafter keeps a round on each family, at each temperature; its greedy answers beside plain ones.
-
-    Args:
-        engine: (drafter or nothing) → an engine over the target.
-    """
+    """What a drafter keeps a round on each family, at each temperature; its greedy answers beside plain ones."""
+    engine = partial(Engine, target, kernels=kernels, capture=capture)
     measurement = Measurement(
         target=target,
         drafted=engine(network_of(entry.folder, target)),
@@ -158,6 +164,7 @@ def acceptance(
         verify="full",
         plain=engine(),
         out=folder,
+        means=forced_means(kernels, capture),
     )
     outcomes = []
     for temperature in TEMPERATURES:

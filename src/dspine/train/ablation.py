@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from dspine.errors import ConfigError, DataError
 from dspine.progress import say
 from dspine.train.materials import build
 from dspine.train.objectives.choice import objective_facts
+from dspine.train.processes import launched_count
 from dspine.train.trainer import train
 from dspine.train.variants import FULL, Variant, chosen
 
@@ -115,7 +115,7 @@ def ablate(
             "the recipe holds no prompts out, so that there is nothing to measure tau on",
             "Set data.held_out and evaluate.prompts.",
         )
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if (launched_count() or 1) > 1:
         raise ConfigError("an ablation runs its trainings one after the other, in one process", "Start it by itself.")
     seeds = list(dict.fromkeys(seeds)) or [base.training.seed]
     todo = [(variant, seed) for seed in seeds for variant in wanted]  # whole seeds first: early tables compare

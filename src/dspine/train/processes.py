@@ -92,12 +92,33 @@ class Processes:
 ALONE = Processes()
 
 
+def _counted() -> str | None:
+    """The variable in which a launcher says how many processes there are; None where none does."""
+    return next((name for name in COUNTS if name in os.environ), None)
+
+
+def launched_count() -> int | None:
+    """How many processes a launcher says there are; None where there is none.
+
+    Raises:
+        ConfigError: what it says is no number.
+    """
+    if (name := _counted()) is None:
+        return None
+    try:
+        return int(os.environ[name])
+    except ValueError as error:
+        raise ConfigError(
+            f"{name} in the environment is {os.environ[name]!r}, no number of processes", "Take it out, or mend it."
+        ) from error
+
+
 def join() -> Processes:
     """The processes that this one was launched with; itself where it was launched alone.
 
     Raises:
-        ConfigError: the launcher was told to wrap the model in its own way, or started one process where it was asked
-            for several.
+        ConfigError: the launcher was told to wrap the model in its own way, started one process where it was asked for
+            several, or says too little for them to find each other.
     """
     for flag in ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"):
         if os.environ.get(flag, "false").lower() == "true":
@@ -105,7 +126,7 @@ def join() -> Processes:
                 f"the launcher asks for {flag.removeprefix('ACCELERATE_USE_')}, which the recipe decides",
                 "Launch with --multi_gpu alone, and set training.sharded: true to share out weights.",
             )
-    launched = next((int(os.environ[name]) for name in COUNTS if name in os.environ), None)
+    launched = launched_count()
     if launched is None and os.environ.keys() >= ONE_ALONE:
         raise ConfigError(
             "accelerate launch was asked for several processes and started this one alone, as it does with --cpu and "
@@ -117,7 +138,14 @@ def join() -> Processes:
         return ALONE
     from accelerate import PartialState
 
-    state = PartialState(cpu=not torch.cuda.is_available(), timeout=PATIENCE)
+    try:
+        state = PartialState(cpu=not torch.cuda.is_available(), timeout=PATIENCE)
+    except ValueError as error:
+        raise ConfigError(
+            f"{launched} processes were launched, which cannot find each other: {error}",
+            f"Launch them with torchrun or with accelerate launch --multi_gpu {WHAT}, which say where they meet; for "
+            f"one process take {_counted()} out of the environment.",
+        ) from error
     if state.num_processes != launched:
         raise ConfigError(
             f"{launched} processes were launched, of which this one sees {state.num_processes}",

@@ -91,7 +91,7 @@ def _remedy(found: str, right_command: Callable[[Path, str], str | None], folder
 
 
 def is_dspine(name: str, revision: str | None) -> bool:
-    """Whether a folder or hub id holds a DSpine drafter; no if it cannot be read (SGLang says so itself)."""
+    """Whether a folder or hub id holds a DSpine drafter; no if it cannot be read (the engine says so itself)."""
     try:
         if Path(name).is_dir():
             folder = Path(name)
