@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from dataclasses import fields
 
@@ -95,6 +96,25 @@ def test_the_batches_are_those_of_this_process_made_ahead_and_its_death_is_a_fau
     os.kill(worker(), signal.SIGKILL)
     with pytest.raises(TargetError, match="process that makes features on cpu was killed"):
         list(stream)
+
+
+def test_a_signal_to_the_whole_group_does_not_end_a_process_that_is_starting(folder):
+    """Ctrl-C reaches it too, before it has imported what it needs: the training process alone decides."""
+
+    def interrupt():
+        while not multiprocessing.active_children():
+            time.sleep(0.001)
+        for kind in (signal.SIGINT, signal.SIGTERM):
+            os.kill(worker(), kind)
+        told.append(True)
+
+    told = []
+    hand = threading.Thread(target=interrupt)
+    hand.start()
+    batches = list(apart(folder).stream(GROUPS[:1]))
+    hand.join()
+    assert told
+    assert [batch.ids.shape[0] for batch in batches] == [len(GROUPS[0])]
 
 
 def test_a_parcel_holds_nothing_back():

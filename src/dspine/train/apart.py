@@ -17,6 +17,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 
 import torch
 from torch import Tensor
@@ -30,6 +31,8 @@ from dspine.target.loading import device_named
 from dspine.train.online import OnlineFeatures
 from dspine.train.responses import TrainingSequence
 from dspine.train.sequences import Encoded, SequenceBatch, encode
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)  # signals that reach whole groups of processes: the training process decides
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,9 @@ def _process(target: Target, device: str) -> Iterator[ProcessPoolExecutor]:
     # Spawned: a forked process can use neither CUDA nor the threads that torch has begun.
     pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
     try:
-        pool.submit(_open, target.name, target.dtype, device).result()
+        with _unsignalled():  # it begins with the first task
+            opened = pool.submit(_open, target.name, target.dtype, device)
+        opened.result()
         yield pool
     except BrokenProcessPool as error:
         raise TargetError(
@@ -132,6 +137,17 @@ def _process(target: Target, device: str) -> Iterator[ProcessPoolExecutor]:
         pool.shutdown(cancel_futures=True)
 
 
+@contextmanager
+def _unsignalled() -> Iterator[None]:
+    """A process that starts in the block hears none of `SIGNALS`, which come here behind the block."""
+    resource_tracker.ensure_running()  # whose start would let them through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 # What follows runs in the other process.
 
 _loaded: list[Target] = []
@@ -139,7 +155,7 @@ _loaded: list[Target] = []
 
 def _open(name: str, dtype: torch.dtype, device: str) -> None:
     """Load the target, and bind this process's life to that of its parent."""
-    for kind in (signal.SIGINT, signal.SIGTERM):  # which reach whole groups of processes: the parent decides
+    for kind in SIGNALS:
         signal.signal(kind, signal.SIG_IGN)
     threading.Thread(target=_follow, daemon=True).start()
     _loaded.append(load_target(name, dtype=dtype, device=device))
