@@ -16,6 +16,7 @@ SERVER = ("--target", "nano", "--prompts", "p", "--out", "o", "--server", "http:
         (("chat", "--verify", "2", "--measure"), "goes by no costs"),
         (("bench", "nano", "--endpoint", "http://x/v1", "--dtype", "float32", "--predict", "1"), "--dtype, --predict"),
         (("bench", "nano", "--endpoint", "http://x/v1", "--verify", "full"), "leave out --verify"),
+        (("bench", "my/model", "--verify", "2", "--predict", "8"), "no drafter is named, so that decoding is plain"),
         (
             ("bench", "nano", "--endpoint", "http://x/v1", "--kernels", "fused", "--capture", "on"),
             "--kernels, --capture",

@@ -89,6 +89,9 @@ def bench(
             ("dtype", "device", "verify", "rollback", "kernels", "capture", "predict"),
             "--endpoint measures a server as it runs",
         )
+    chosen = drafters or [name for name in [SHIPPED_FOR.get(target)] if name]
+    if not chosen:
+        o.refuse_given(ctx, ("verify", "rollback", "predict"), "no drafter is named, so that decoding is plain")
     levels = o.whole_numbers(concurrency, "--concurrency", least=1)
     foreseen = o.whole_numbers(predict, "--predict", least=1) if predict else []
     verified = o.verify_choice(verify)
@@ -97,7 +100,6 @@ def bench(
     load = _load(asked) | {"split": split, "temperature": temperature, "max_new_tokens": max_new_tokens}
     load |= {"waves": waves, "runs": runs}
     if endpoint is None:
-        chosen = drafters or [name for name in [SHIPPED_FOR.get(target)] if name]
         means: dict[str, Any] = {"verify": verified, "kernels": kernels.value, "capture": capture.value}
         file = _bench_here(target, chosen, asked, load, params, means, dtype, device, rollback, levels, foreseen, out)
     else:
