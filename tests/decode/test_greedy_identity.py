@@ -179,3 +179,28 @@ def test_float32_identity_over_200_tokens(seed: int) -> None:
     drafter = oracle(target, [PROMPT], [(15, 0, 7, 3, 1)], length=220)
     [drafted] = run(target, drafter, SamplingParams(max_new_tokens=200, ignore_eos=True))
     assert list(drafted.token_ids) == drafter.known[0].tokens[len(PROMPT) :][:200]
+
+
+ROPES = [
+    {"rope_type": "longrope", "factor": 4.0, "original_max_position_embeddings": 32}
+    | {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8},
+    {"rope_type": "dynamic", "factor": 4.0},
+]
+
+
+@pytest.mark.parametrize("rope", ROPES, ids=lambda rope: rope["rope_type"])
+def test_filling_beyond_the_context_leaves_other_rows_alone(rope: dict[str, object]) -> None:
+    """Frequencies change there: a short row, filled up to the widest, must not reach so far."""
+    target = tiny_target(
+        "llama",
+        dtype=torch.float64,
+        num_hidden_layers=3,
+        max_position_embeddings=32,
+        rope_parameters={"rope_theta": 1e4, **rope},
+    )
+    prompts = [bytes(range(start, start + length)) for start, length in ((40, 24), (90, 5), (150, 9), (200, 14))]
+    asked = [SamplingParams(max_new_tokens=target.context_limit - len(prompt)) for prompt in prompts]
+    drafter = oracle(target, prompts, [(3, 0, 7, 1)] * 4, length=32, block_size=8)
+    for params, known, got in zip(asked, drafter.known, Engine(target, drafter).generate(prompts, asked), strict=True):
+        start = len(known.prompt)
+        assert list(got.token_ids) == known.tokens[start : start + params.max_new_tokens]

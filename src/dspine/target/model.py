@@ -235,7 +235,8 @@ class Target:
         arguments = {
             "input_ids": ids,
             "attention_mask": masks if len(masks) > 1 else next(iter(masks.values())),
-            "position_ids": span.positions(self.device),
+            # Filling may lie behind the last position, where there is no embedding and other rotary frequencies begin.
+            "position_ids": span.positions(self.device).clamp_(max=self.context_limit - 1),
             "use_cache": True,
             self._parts.cache_argument: cache,
         }
