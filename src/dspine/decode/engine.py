@@ -121,7 +121,10 @@ class Engine:
 
     @property
     def means(self) -> dict[str, Any]:
-        """What of a round is not by the plain definitions, run one by one: for the record of what it gave."""
+        """Which parts of a round are fused kernels or recordings: for the record of what it gave.
+
+        The CPU's own arithmetic, which is the usual one there, is not named.
+        """
         recorded = [
             name for name, part in (("forward", self._parts.forward), ("draft", self._drafter)) if _replays(part)
         ]
