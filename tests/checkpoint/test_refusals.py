@@ -323,7 +323,7 @@ def test_unknown_keys_are_kept_and_named(own: Path, target: Target, tmp_path: Pa
     edit_config(own, put("novel_switch", value=7))
     edit_config(own, put("dspine_config", "novel_rate", value=0.5))
     with pytest.warns(CheckpointWarning, match=r"dspine_config\.novel_rate, novel_switch"):
-        loaded = load_drafter(own, target)
+        loaded = load_drafter(own, target, packed=False)
     unknown = read_config(own).unknown
     assert unknown == {"novel_switch": 7, "dspine_config.novel_rate": 0.5}
     save_drafter(loaded, tmp_path / "out", target=target, training={}, extra=unknown)

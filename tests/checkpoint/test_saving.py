@@ -132,6 +132,12 @@ def test_a_folder_is_replaced_and_its_card_stays(own: Path, target: Target) -> N
     assert not (own / "draft_vocab.safetensors").exists()
 
 
+def test_a_packed_drafter_is_not_saved(own: Path, target: Target, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"packed for decoding.*\n.*packed=False"):
+        save_drafter(load_drafter(own, target), tmp_path / "out", target=target, training={})
+    assert not (tmp_path / "out").exists()
+
+
 def test_no_space_left(own: Path, target: Target, drafter: DSpine) -> None:
     before = snapshot(own)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -27,7 +27,7 @@ def test_parameters_of_a_drafter_are_those_of_its_network(run, models):
     from dspine.checkpoint import load_drafter
     from dspine.target import load_target
 
-    network = load_drafter(models.drafter, load_target(models.target))
+    network = load_drafter(models.drafter, load_target(models.target), packed=False)
     trained = sum(tensor.numel() for tensor in network.state_dict().values())
     assert parsed(run("info", models.drafter, "--json"))["parameters"] == trained
 

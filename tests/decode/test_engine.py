@@ -279,7 +279,6 @@ def test_after_an_interrupted_step_the_next_goes_on_as_if_nothing_had_been(
     target: Target, monkeypatch: pytest.MonkeyPatch, place: str, call: int
 ) -> None:
     drafter = oracle(target, [PROMPT, OTHER], [(3,), (5, 0)])
-    engine = Engine(target, drafter, prefill_chunk=8)
     owner = {"observe": drafter, "propose": drafter, "decode": target.tokenizer}.get(place, target)
     usual, calls = getattr(owner, place), 0
 
@@ -291,6 +290,7 @@ def test_after_an_interrupted_step_the_next_goes_on_as_if_nothing_had_been(
         return usual(*args, **named)
 
     monkeypatch.setattr(owner, place, failing)
+    engine = Engine(target, drafter, prefill_chunk=8)
     numbers = [engine.add(p, SamplingParams(max_new_tokens=40)) for p in (PROMPT, OTHER)]
     ended, failures = {}, 0
     while engine.pending:

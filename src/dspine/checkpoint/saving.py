@@ -33,6 +33,7 @@ from dspine.checkpoint.weights import INDEX, WEIGHTS, is_finite
 from dspine.drafter.dspine import DSpine
 from dspine.drafter.registry import Network, kind_of
 from dspine.errors import CheckpointError
+from dspine.kernels.packed import PackedLinear
 from dspine.target.chat import template_digest
 
 if TYPE_CHECKING:
@@ -156,8 +157,13 @@ def trained_tensors(drafter: Network, dtype: torch.dtype) -> dict[str, Tensor]:
     """A drafter's own weights by their names in a file, in one number format.
 
     Raises:
-        CheckpointError: NaN among them, or a format that no layout is written in.
+        CheckpointError: NaN among them, a drafter whose layers are packed, or a format that no layout is written in.
     """
+    if any(isinstance(module, PackedLinear) for module in drafter.modules()):
+        raise CheckpointError(
+            "not saved: the layers of this drafter are packed for decoding, which cannot be undone",
+            "Load it with load_drafter(..., packed=False).",
+        )
     if dtype not in _DTYPES:
         raise CheckpointError(f"a drafter is saved in bfloat16 or float32, not {dtype}", "Choose one of the two.")
     state = {file_name(name): tensor for name, tensor in drafter.state_dict().items()}
