@@ -105,7 +105,7 @@ def test_a_whole_run_leaves_a_drafter_that_loads(recipe, tmp_path):
     assert lines[-1]["ce"] < lines[0]["ce"]
     assert lines[0]["beta"] == 0
     assert lines[4]["beta"] == 0.5
-    drafter = load_drafter(str(summary.drafter), tiny_target())
+    drafter = load_drafter(str(summary.drafter), tiny_target(), packed=False)
     assert drafter.draft_ids is not None
     assert len(drafter.draft_ids) == 200
     written = json.loads((tmp_path / "run/drafter/config.json").read_text())["dspine_config"]
