@@ -11,7 +11,7 @@ from tests.support.parallel import small
 from tests.support.tiny_drafter import tiny_drafter
 from tests.support.tiny_target import tiny_target
 
-from dspine.drafter.dspine import BlockStates
+from dspine.drafter.states import BlockStates
 from dspine.kernels.law import Law
 
 GREEDY = Law.of([0.0] * 7, [0] * 7, [1.0] * 7, [0.0] * 7)

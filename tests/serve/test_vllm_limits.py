@@ -56,7 +56,7 @@ def test_what_is_fine_passes():
 )
 def test_a_setting_that_cannot_be_honoured_is_named(given, words):
     [error] = broken_limits(config(**given))
-    assert f"DSPINE does not serve with {words}: " in error.what
+    assert f"dspine does not serve with {words}: " in error.what
     assert error.fix
 
 

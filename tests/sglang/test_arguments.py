@@ -99,7 +99,7 @@ def test_a_backend_that_cannot_draft_is_replaced_for_the_draft_alone():
     ],
 )
 def test_a_flag_that_cannot_be_honoured_is_refused_by_name(flags, words):
-    assert f"DSPINE does not serve with {words}:" in refused("--context-length", "1024", *flags)
+    assert f"dspine does not serve with {words}:" in refused("--context-length", "1024", *flags)
 
 
 REPLAYED = (
@@ -146,7 +146,7 @@ def test_replayed_states_of_a_hybrid_target_are_taken(hybrid):
 )
 def test_a_flag_under_which_states_would_not_be_replayed_is_refused_by_name(hybrid, flags):
     named = " ".join(flag for flag in flags if flag != "--disable-overlap-schedule")
-    assert f"DSPINE does not serve with {named}:" in refused(*REPLAYED, *flags, target=hybrid)
+    assert f"dspine does not serve with {named}:" in refused(*REPLAYED, *flags, target=hybrid)
 
 
 def test_both_kinds_of_replay_are_refused_by_sglang_itself(hybrid):

@@ -60,8 +60,9 @@ class Engine:
             own.
         costs: what rounds cost; None: read from the cache folder, and measured where they are not there; "anew":
             measured, whatever is there.
-        kernels: "reference" (the plain definitions), "fused" (Triton; see docs/kernels.md), or "auto": fused on CUDA if
-            a check finds them equal to the definitions there, else the definitions. The drafter is set to the same.
+        kernels: "reference" (the plain definitions), "fused" (Triton; see docs/kernels.md), or "auto": fused on CUDA,
+            functions of fewer calls on a CPU, where a check finds them equal to the definitions, else the definitions.
+            The drafter is set to the same.
         capture: "on": drafts and verifications are recorded as CUDA graphs and replayed; "off": they are not; "auto":
             on CUDA those that can be, if a check finds them equal to what they were made of. Or what makes recorders of
             one's own. See docs/kernels.md.

@@ -13,7 +13,7 @@ Row 0 of a block is the anchor, rows 1..M carry the mask token; row t lies at po
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ from dspine.drafter.markov import ConfidenceHead
 from dspine.drafter.masks import CAUSAL, Sight
 from dspine.drafter.passes import BlockForm, decode_pass, training_pass
 from dspine.drafter.proposal import Proposal
+from dspine.drafter.states import BlockStates, Replacement
 from dspine.drafter.tables import TargetTables
 from dspine.drafter.transfer import TransferSpace
 from dspine.drafter.transitions import predecessors, transition_scores, walked
@@ -34,52 +35,6 @@ from dspine.kernels.kv import DeviceSpan, RowCache, Span
 from dspine.kernels.law import Law
 from dspine.kernels.layer import Attend
 from dspine.stages import stage
-
-
-@dataclass(frozen=True)
-class BlockStates:
-    """What one pass over blocks leaves behind, place 1..M of each block.
-
-    hidden: (..., M, d) the ordinary output after the final norm.
-    last: (..., M, d) u_L, the last layer's state before its injection.
-    farther: (..., M, a) what the last layer hears from farther away than the predecessor; None where the reach is 1.
-    heard: per layer, (..., M, d): the state *after* that layer's injection; empty unless asked for.
-    readouts: per layer, unit vectors (..., M, r): their readouts; empty unless asked for.
-    """
-
-    hidden: Tensor
-    last: Tensor
-    farther: Tensor | None
-    heard: list[Tensor]
-    readouts: list[Tensor]
-
-    def grouped(self, *leading: int) -> BlockStates:
-        """The same with the blocks' dimension split into `leading` ones."""
-
-        def split(x: Tensor) -> Tensor:
-            return x.reshape(*leading, *x.shape[1:])
-
-        return BlockStates(
-            hidden=split(self.hidden),
-            last=split(self.last),
-            farther=None if self.farther is None else split(self.farther),
-            heard=[split(state) for state in self.heard],
-            readouts=[split(readout) for readout in self.readouts],
-        )
-
-
-@dataclass(frozen=True)
-class Replacement:
-    """Correct predecessors for the first layers of some blocks (training only).
-
-    codes: (B, M, r) unit codes of the tokens x_s .. x_{s+M-1} that precede places 1..M.
-    chosen: bool (B, 1, 1), the blocks whose draw came up.
-    layers: how many layers are replaced, from the first.
-    """
-
-    codes: Tensor
-    chosen: Tensor
-    layers: int
 
 
 class DSpine(nn.Module):

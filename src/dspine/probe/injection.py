@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from dspine.drafter.backbone import DraftLayer
-from dspine.drafter.dspine import BlockStates, DSpine
+from dspine.drafter.dspine import DSpine
+from dspine.drafter.states import BlockStates
 from dspine.errors import ConfigError
 from dspine.evaluate.results import ResultFile
 from dspine.probe.states import blocks_of, changing, outputs

@@ -33,7 +33,7 @@ class Limit:
         value = self.value(args)
         if self.holds(value):
             return None
-        return ServeError(f"DSPINE does not serve with {self.flag.format(value)}: {self.why}", self.fix)
+        return ServeError(f"dspine does not serve with {self.flag.format(value)}: {self.why}", self.fix)
 
 
 def one_of(*values: Any) -> Callable[[Any], bool]:

@@ -197,7 +197,7 @@ def ring_limit(args: Any) -> ServeError | None:
         return None
     enough = 1 << (max(16, block) - 1).bit_length()
     return ServeError(
-        f"DSPINE does not serve with --linear-replayssm-cache-len {ring}: the ring of {_REPLAY} holds blocks of "
+        f"dspine does not serve with --linear-replayssm-cache-len {ring}: the ring of {_REPLAY} holds blocks of "
         f"{block}, and its length is a power of two, 16 at least",
         f"--linear-replayssm-cache-len {enough}; twice that folds steps into the state less often.",
     )
