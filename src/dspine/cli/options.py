@@ -161,7 +161,8 @@ KernelsOption = Annotated[
     KernelChoice,
     typer.Option(
         help="Whose arithmetic a round uses: the plain definitions (reference), or Triton kernels (fused: on CUDA, "
-        "with triton installed). auto: fused on CUDA, functions of fewer calls on a CPU, where a check finds them equal.",
+        "with triton installed). auto: fused on CUDA and functions of fewer calls on a CPU, where a check finds them "
+        "equal.",
         rich_help_panel=MODEL,
     ),
 ]

@@ -1,7 +1,7 @@
 """What one pass of DSpine's layers over blocks leaves behind, and what training may put in a predecessor's place.
 
-One rule: place 1..M of every block, never the anchor's row. Source: DSpine (arXiv 2609.36173), sections on injection and
-on the training curriculum.
+One rule: places 1..M of every block, never the anchor's row. Source: DSpine (arXiv 2609.36173), sections on injection
+and on the training curriculum.
 """
 
 from __future__ import annotations
