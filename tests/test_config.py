@@ -66,6 +66,22 @@ def test_faults_are_named_by_their_place(tmp_path, changes, message):
         read(tmp_path, **changes)
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("training: {steps: 1, steps: 2}", "steps"), ("training:\n  steps: 1\ntraining:\n  epochs: 2", "training")],
+)
+def test_a_key_that_is_there_twice_is_refused(tmp_path, text, name):
+    rest = yaml.safe_dump({key: value for key, value in LEAST.items() if key != "training"})
+    (tmp_path / "recipe.yaml").write_text(f"{rest}{text}\n")
+    with pytest.raises(ConfigError, match=f"the key '{name}' is there twice"):
+        read_recipe(tmp_path / "recipe.yaml")
+
+
+def test_an_override_fills_a_section_that_holds_nothing(tmp_path):
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(LEAST | {"evaluate": None}))
+    assert read_recipe(tmp_path / "recipe.yaml", ["evaluate.prompts=3"]).evaluate.prompts == 3
+
+
 def test_shipped_recipes_are_found_by_name(monkeypatch, tmp_path):
     assert {"nano", "smollm2-135m-cpu"} <= set(shipped_recipes())
     assert read_recipe("nano").output == Path("runs/nano")

@@ -47,6 +47,15 @@ def _json_object(line: bytes, place: str) -> dict[str, Any]:
     return row
 
 
+def half_character(text: str) -> bool:
+    """Whether a text holds half of a surrogate pair, as JSON may ("\\ud83d"): no file and no tokenizer takes it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
 def finite(value: Any) -> Any:
     """For JSON, which has no NaN and no infinity: null and "inf"."""
     if isinstance(value, float) and not math.isfinite(value):

@@ -147,6 +147,9 @@ def test_random_tokens_are_refused_by_name(name):
         ({"prompt": 7}, "turns must be a list of texts"),
         ({"prompt": "a", "turns": ["a"]}, "either a prompt or turns"),
         ({"prompt": "a", "promt": "b"}, "unknown key 'promt'"),
+        ({"prompt": "a smile: \ud83d"}, "half a character"),
+        ({"prompt": "a", "id": None}, "id must be a text or a whole number"),
+        ({"prompt": "a", "id": ["b"]}, "id must be a text or a whole number"),
     ],
 )
 def test_a_row_that_is_no_text_is_refused_with_its_line(tmp_path, row, said):

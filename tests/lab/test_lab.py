@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dspine.config import read_recipe
 from dspine.errors import ConfigError
 from dspine.evaluate.contest import stage_key
 from dspine.lab import comparison
@@ -102,3 +103,16 @@ def test_an_interrupt_among_seeds_loses_none_of_them(tmp_path: Path, monkeypatch
     assert "Spreads are standard deviations over seeds" in section.says
     bar = section.charts[0].paint.keywords["series"]["T = 0"][0]
     assert (bar.value, bar.low, bar.high) == (greedy.mean, greedy.low, greedy.high)
+
+
+def test_a_budget_takes_the_place_of_a_recipes_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    asked = []
+
+    def ablate(recipe: str, names: list[str], *, overrides: list[str], seeds: list[int]) -> SimpleNamespace:
+        asked.append(read_recipe(recipe, overrides).training)
+        return SimpleNamespace(finished=False)
+
+    monkeypatch.setattr(comparison, "ablate", ablate)
+    settings = [f"output={tmp_path / 'lab'}", "training.steps=null", "training.epochs=3"]
+    assert compare("nano-lab", steps=2, overrides=settings) is None
+    assert (asked[0].steps, asked[0].epochs) == (2, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import yaml
 from tests.train.test_trainer import recipe  # noqa: F401  a fixture
 
 from dspine.config import read_recipe
-from dspine.errors import ConfigError
+from dspine.errors import ConfigError, DataError
 from dspine.train import ablation as running
 from dspine.train.ablation import ablate
 from dspine.train.variants import FULL, chosen, variants
@@ -88,6 +89,28 @@ def test_an_interrupt_leaves_a_table_that_goes_on(recipe: Path, monkeypatch: pyt
     assert calls == [FULL, "no-gate", "no-gate"]
 
 
+def test_an_interrupt_while_full_is_trained_anew(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    ablate(recipe, ["no-gate"], overrides=SHORT)
+    shutil.rmtree(tmp_path / "run" / "ablation" / FULL)
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "_train", lambda *arguments: None)
+        table = ablate(recipe, ["no-gate"], overrides=SHORT)
+    assert not table.finished
+    assert table.lines == (), "there is nothing to compare with"
+    assert ablate(recipe, ["no-gate"], overrides=SHORT).finished
+
+
+def test_runs_on_other_responses_are_not_compared(recipe: Path, tmp_path: Path) -> None:  # noqa: F811
+    ablate(recipe, [FULL], overrides=SHORT)
+    path = tmp_path / "responses.jsonl"
+    path.write_text("".join(line + "\n" for line in path.read_text().splitlines()[:-1]))
+    shutil.rmtree(tmp_path / "run" / "features")
+    with pytest.raises(DataError, match="other responses"):
+        ablate(recipe, ["no-gate"], overrides=SHORT)
+    shutil.rmtree(tmp_path / "run" / "ablation")
+    assert ablate(recipe, ["no-gate"], overrides=SHORT).finished
+
+
 def test_every_variant_is_a_recipe_that_can_be_trained(recipe: Path) -> None:  # noqa: F811
     from tests.train.test_switches import Trainer, prepared
 
@@ -114,6 +137,7 @@ def test_a_recipe_has_variants_of_its_own(recipe: Path, tmp_path: Path) -> None:
         ([], ["no-gates"], "no variant no-gates"),
         (["drafter.kind=dflash"], ["all"], "of kind dflash"),
         (["evaluate.prompts=0"], ["all"], "holds no prompts out"),
+        (["data.max_prompt_tokens=2", *SHORT], [FULL], "longer than data.max_prompt_tokens"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(recipe: Path, overrides: list[str], names: list[str], said: str) -> None:  # noqa: F811

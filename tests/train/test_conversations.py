@@ -50,6 +50,7 @@ def test_both_kinds_give_the_users_turns():
         ([{"role": "user", "content": [{"type": "image_url"}]}], "not text"),
         ([{"role": "user", "content": None}], "not text"),
         ([human("x"), {"role": "assistant", "content": None, "tool_calls": [1]}], "calls a tool"),
+        ([human("a smile: \ud83d"), gpt()], "half a character"),
         ([], "not a list"),
         ("text", "not a list"),
         (["text"], "not a list"),

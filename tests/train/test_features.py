@@ -243,6 +243,14 @@ def test_a_store_has_one_writer(target, tmp_path):
     make(target, tmp_path / "s")
 
 
+def test_a_complete_store_is_read_by_several_processes_at_once(target, tmp_path):
+    store = make(target, tmp_path / "s")
+    with alone(tmp_path / "s", "the store"):
+        assert make(target, tmp_path / "s").sample_ids == store.sample_ids
+        with pytest.raises(DataError, match="more than the bound"):  # which is the recipe's, whoever wrote it
+            make(target, tmp_path / "s", max_bytes=1)
+
+
 def test_what_is_no_store(target, tmp_path):
     with pytest.raises(DataError, match=r"cannot read .*index\.json"):
         FeatureStore.open(tmp_path)

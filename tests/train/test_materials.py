@@ -12,6 +12,7 @@ from tests.support.tiny_target import tiny_target
 
 from dspine.config import Recipe, read_recipe
 from dspine.decode.engine import Engine
+from dspine.durable import LineFile
 from dspine.errors import ConfigError, DataError
 from dspine.train.materials import answer, build, responses, selection
 from dspine.train.responses import read_responses
@@ -70,6 +71,23 @@ def test_a_stopped_run_is_finished(recipe, target):
     for cut in (b"", lines[0][:9], lines[0]):  # killed before the first, whatever of the head there was
         path.write_bytes(cut)
         assert by_id(responses(recipe, target)) == whole
+
+
+def test_a_file_without_a_whole_row_binds_nobody(recipe, target):
+    """Stopped before its first answer, and then asked otherwise."""
+    responses(recipe, target)
+    path = recipe.data.responses
+    head, row = path.read_bytes().splitlines(keepends=True)[:2]
+    for cut in (head, head + row[:20]):
+        path.write_bytes(cut)
+        assert all(len(row.response_ids) <= 3 for row in responses(changed(recipe, max_new_tokens=3), target))
+
+
+def test_finished_responses_are_read_by_several_processes_at_once(recipe, target):
+    rows = responses(recipe, target)
+    held = LineFile(recipe.data.responses)
+    assert responses(recipe, target) == rows
+    held.close()
 
 
 def test_an_interrupt_loses_no_answer(recipe, target, monkeypatch):

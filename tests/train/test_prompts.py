@@ -56,6 +56,8 @@ def test_the_three_shapes(tmp_path):
         ({"messages": [{"role": "system", "content": "x"}]}, "must end with the user's"),
         ({"messages": [{"role": "user", "content": "x"}], "system": "y"}, "its system message among them"),
         ({"turns": ["x"], "system": " "}, "system must be a string"),
+        ({"prompt": "a smile: \ud83d"}, "prompt holds half a character"),
+        ({"prompt": "x", "id": "\udc00"}, "id holds half a character"),
         (GOOD, r"id 'a/1' was used before, at .*line 1"),
     ],
 )

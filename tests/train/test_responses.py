@@ -148,12 +148,20 @@ def test_a_head_of_something_else(tmp_path, head, said):
     assert path.read_bytes() == before
 
 
-def test_a_file_is_begun_with_its_first_whole_line(tmp_path):
+def test_a_file_is_begun_with_its_first_whole_row(tmp_path):
     path = tmp_path / "r.jsonl"
     assert not begun(path)
     path.write_bytes(b'{"format": "dspine')  # killed in the middle of the head
     assert not begun(path)
-    assert begun(written(path))
+    path.unlink()
+    assert not begun(written(path)), "a head alone binds nobody"
+    whole = written(path, row("a/1")).read_bytes()
+    _, own = whole.splitlines(keepends=True)
+    path.write_bytes(whole[:-3])
+    assert not begun(path)
+    for there in (whole, own):  # rows of another origin have no head
+        path.write_bytes(there)
+        assert begun(path)
     with pytest.raises(DataError, match="cannot read"):
         begun(tmp_path)
 

@@ -204,6 +204,31 @@ def test_two_processes_do_not_write_one_run(recipe, tmp_path):
     train(recipe, ["training.steps=2"])  # let go at the end
 
 
+def test_a_measurement_that_a_kill_left_out_is_made_up_for(recipe, tmp_path, monkeypatch):
+    """Killed when the checkpoint of a step was written and its tau not yet measured."""
+    asked = ["evaluate.every_steps=5", "training.save_steps=5"]
+    whole = train(recipe, [*asked, f"output={tmp_path / 'whole'}"])
+
+    def killed(self, journal):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_measure", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe, asked)
+    assert weights(tmp_path)["progress"]["step"] == 5
+    assert train(recipe, asked).progress.best_step == whole.progress.best_step
+
+    def measured(folder):
+        lines = [json.loads(line) for line in (tmp_path / folder / "log.jsonl").read_text().splitlines()]
+        return [line["step"] for line in lines if "acceptance" in line]
+
+    assert measured("run") == measured("whole") == [5, 10, 15, 20]
+    cut_short(monkeypatch, 15)  # a signal in the step before a measurement, which it does not wait for
+    train(recipe, [*asked, f"output={tmp_path / 'run'}"], resume=False)
+    monkeypatch.undo()
+
+
 def test_old_checkpoints_go(recipe, tmp_path):
     train(recipe, ["training.save_steps=4", "training.keep=2", "evaluate.prompts=0"])
     names = [path.name for path in checkpoints(tmp_path / "run" / "checkpoints")]
@@ -269,6 +294,18 @@ def test_a_nan_sample_is_named_and_moves_no_weight(recipe, tmp_path, monkeypatch
     assert "Samples: r3" in capfd.readouterr().err
     state = weights(tmp_path)
     assert all(value.isfinite().all() for value in state["model"].values())
+
+
+def test_the_log_is_json_where_a_loss_is_not_finite(recipe, tmp_path, monkeypatch):
+    poison(monkeypatch, {"r3"})
+    train(recipe, ["training.steps=6", "evaluate.prompts=0"])
+
+    def refused(name):
+        raise AssertionError(f"{name} is no JSON")
+
+    text = (tmp_path / "run" / "log.jsonl").read_text()
+    lines = [json.loads(line, parse_constant=refused) for line in text.splitlines()]
+    assert any(line["loss"] is None for line in lines if line.get("skipped"))
 
 
 def test_nothing_but_bad_steps_ends_the_run(recipe, monkeypatch):

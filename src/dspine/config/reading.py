@@ -5,7 +5,7 @@ One rule: read once, at the edge; what is wrong is refused with its place in the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ def read_recipe(path: str | Path, overrides: Iterable[str] = ()) -> Recipe:
     """
     path = find_recipe(path)
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except OSError as error:
         fix = f"Give a YAML file, or a shipped recipe by its name: {', '.join(shipped_recipes())}."
         raise ConfigError(f"cannot read the recipe {path}: {error.strerror}", fix) from error
@@ -46,6 +46,19 @@ def read_recipe(path: str | Path, overrides: Iterable[str] = ()) -> Recipe:
         faults = error.errors()
         listed = dict.fromkeys(known for fault in faults if (known := known_keys(fault)))
         raise ConfigError(f"{path}: " + "; ".join(map(complaint, faults)), "\n".join(listed) or None) from error
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML, without a key that is there twice, of which the last one would count and the first would be ignored."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                what = f"the key {key.value!r} is there twice"
+                raise yaml.constructor.ConstructorError(None, None, what, key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 def find_recipe(name_or_path: str | Path) -> Path:
@@ -66,12 +79,14 @@ def _override(content: dict[str, Any], override: str) -> None:
     if not equals or not all(keys):
         raise ConfigError(f"--set {override!r} is not of the form section.key=value")
     try:
-        value = yaml.safe_load(text)
+        value = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise ConfigError(f"--set {override!r}: the value is not valid YAML: {error}") from error
     place = content
     for key in keys[:-1]:
-        place = place.setdefault(key, {})
+        if place.get(key) is None:
+            place[key] = {}
+        place = place[key]
         if not isinstance(place, dict):
             raise ConfigError(f"--set {override!r}: {key} is not a section of the recipe")
     place[keys[-1]] = value

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dspine.errors import DataError
-from dspine.jsonl import json_lines
+from dspine.jsonl import half_character, json_lines
 
 KNOWN = ("id", "prompt", "turns", "reference", "category", "meta", "source")
 IDS = ("prompt_ids", "token_ids", "input_ids", "prompt_token_ids")
@@ -69,7 +69,12 @@ def _row(given: Mapping[str, Any], place: str, name: str) -> Row:
     turns = given.get("turns", [given.get("prompt")])
     if not isinstance(turns, list) or not turns or not all(isinstance(t, str) and t.strip() for t in turns):
         raise DataError(f"{place}: turns must be a list of texts that are not empty")
+    if any(map(half_character, turns)):
+        raise DataError(f"{place}: a text holds half a character (a surrogate alone)", "Write the row anew.")
     meta = given.get("meta") or {}
     if not isinstance(meta, dict):
         raise DataError(f"{place}: meta must be an object")
-    return Row(str(given.get("id", name)), tuple(turns), given.get("reference"), given.get("category"), meta)
+    own = given.get("id", name)
+    if not isinstance(own, str | int) or isinstance(own, bool):
+        raise DataError(f"{place}: id must be a text or a whole number")
+    return Row(str(own), tuple(turns), given.get("reference"), given.get("category"), meta)

@@ -98,7 +98,8 @@ def compare(
     Raises:
         DspineError: as training and measuring do.
     """
-    settings = [*overrides, *([f"training.steps={steps}"] if steps is not None else [])]
+    budget = [] if steps is None else [f"training.steps={steps}", "training.epochs=null"]
+    settings = [*overrides, *budget]
     base = read_recipe(recipe, settings)
     if kernels == "fused" or capture == "on":  # refused before anything is trained
         build(base)

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from dspine.checkpoint import drafter_digest
+from dspine.checkpoint import drafter_digest, read_config
 from dspine.config import Recipe, read_recipe
 from dspine.durable import write_aside
 from dspine.errors import ConfigError, DataError
@@ -137,6 +137,7 @@ def ablate(
         run = _train(recipe, asked[key], variant, seed, digests[key])
         if run is None:
             return _table(path, base, wanted, seeds, done, finished=False)
+        _refuse_other_responses(run, done)
         done[key] = run
         _write(path, done)
     return _table(path, base, wanted, seeds, done, finished=True)
@@ -202,6 +203,25 @@ def _done(path: Path) -> dict[tuple[str, int], Run]:
     return {(run.variant, run.seed): run for run in runs if Path(run.drafter).is_dir()}
 
 
+def _refuse_other_responses(run: Run, done: dict[tuple[str, int], Run]) -> None:
+    """The settings of runs may agree where their files do not, as after responses were made anew at the same place.
+
+    Raises:
+        DataError: an earlier run learned from other responses, so that the two say nothing of each other.
+    """
+    ours = _responses_of(run)
+    if others := [each for each in done.values() if _responses_of(each) not in (None, ours)]:
+        raise DataError(
+            f"{run.drafter} was trained on other responses than {', '.join(each.drafter for each in others)}",
+            "Remove the folders of the runs that are out of date; the same command makes them anew.",
+        )
+
+
+def _responses_of(run: Run) -> object:
+    """The digest of the responses that a run learned from; None where its drafter does not say."""
+    return read_config(run.drafter).training.get("responses_digest")
+
+
 def _write(path: Path, done: dict[tuple[str, int], Run]) -> None:
     write_aside(path, (json.dumps({"runs": [asdict(run) for run in done.values()]}, indent=2) + "\n").encode())
 
@@ -217,11 +237,13 @@ def _table(
 ) -> Table:
     lines = []
     for variant in wanted:
-        runs = tuple(done[variant.name, seed] for seed in seeds if (variant.name, seed) in done)
+        # `full` is trained first of every seed; where it is trained anew, nothing compares until it is done.
+        compared = [seed for seed in seeds if (FULL, seed) in done and (variant.name, seed) in done]
+        runs = tuple(done[variant.name, seed] for seed in compared)
         if not runs:
             continue
         taus = [run.tau for run in runs]
-        less = [run.tau - done[FULL, run.seed].tau for run in runs]  # `full` is trained first of every seed
+        less = [run.tau - done[FULL, run.seed].tau for run in runs]
         lines.append(Line(variant, runs, mean(taus), _spread(taus), mean(less), _spread(less)))
     return Table(path, base.target, finished, tuple(lines))
 

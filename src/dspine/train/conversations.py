@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dspine.jsonl import half_character
+
 ROLES = {
     "system": "system",
     "human": "user",
@@ -78,7 +80,10 @@ def _said(entry: Any) -> tuple[str, str]:
         if entry.get("tool_calls") or entry.get("function_call"):
             raise Unaskable("the assistant calls a tool")
         return role, ""
-    return role, _text(entry.get("content", entry.get("value")))
+    text = _text(entry.get("content", entry.get("value")))
+    if half_character(text):
+        raise Unaskable("a message with half a character")
+    return role, text
 
 
 def _text(content: Any) -> str:

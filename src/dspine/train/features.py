@@ -195,15 +195,23 @@ def write_features(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise cannot_write(folder, error) from error
-    with alone(folder, "the feature store"):
-        index = Index(settings, len(shards), empty)
-        if (folder / INDEX).exists():
-            index = Index.read(folder)
-            index.settings.require(settings, folder)
-        todo = _unwritten(folder, index, shards)
-        _check_space(folder, settings, shards, todo, max_bytes, progress)
-        _write(target, folder, index, shards, todo, progress)
+    fresh = Index(settings, len(shards), empty)
+    _, todo = _begun(folder, fresh, shards)
+    _check_space(folder, settings, shards, todo, max_bytes, progress)
+    if todo:  # else it is only read, as several processes may do at once
+        with alone(folder, "the feature store"):
+            index, todo = _begun(folder, fresh, shards)
+            _write(target, folder, index, shards, todo, progress)
     return FeatureStore.open(folder)
+
+
+def _begun(folder: Path, fresh: Index, shards: Sequence[object]) -> tuple[Index, list[int]]:
+    """The index of a store, as it lies there or `fresh`, and the numbers of the shards to write."""
+    index = fresh
+    if (folder / INDEX).exists():
+        index = Index.read(folder)
+        index.settings.require(fresh.settings, folder)
+    return index, _unwritten(folder, index, shards)
 
 
 def _unwritten(folder: Path, index: Index, shards: Sequence[object]) -> list[int]:

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from dspine.durable import alone, write_aside
+from dspine.jsonl import finite
 from dspine.train.trackers import Trackers
 
 QUIET = 30.0  # seconds between plain lines where standard error is no terminal
@@ -71,7 +72,7 @@ class Journal:
         """Write one line; `now` is the gist of it for people."""
         if self._file is None:
             return
-        self._file.write(json.dumps({"step": step, **values}) + "\n")
+        self._file.write(json.dumps(finite({"step": step, **values}), allow_nan=False) + "\n")
         if self._trackers is not None:
             self._trackers.log(values, step)
         self._bar.update(self._task, completed=step, now=now)

@@ -22,7 +22,7 @@ from dspine.train.nano.corpus import prompt_lines
 from dspine.train.nano.target import train_nano_target
 from dspine.train.prompts import Prompt, read_prompts
 from dspine.train.regenerate import Summary, is_finished, regenerate, settings_of
-from dspine.train.responses import ResponseMeta, ResponseRow, begun, read_meta, read_responses
+from dspine.train.responses import ResponseMeta, ResponseRow, begun, is_whole, read_meta, read_responses
 from dspine.train.selection import Selection, select
 from dspine.train.server import Server
 
@@ -172,17 +172,26 @@ def _finish(recipe: Recipe, target: Target, meta: ResponseMeta) -> None:
         model=None if data.server is None else data.server.model,
     )
     differing = meta.differing(asked)
-    if not differing:
-        answer(recipe, chosen, target)
-        return
     if "prompts_digest" in differing:
         say(f"warning: {data.responses} answers other prompts than the recipe chooses; it is taken as it is")
         return
-    others = "; ".join(differing.values())
-    rows = {row.id: row for row in read_responses(data.responses)}
-    if not is_finished(target, chosen, rows, max_prompt_tokens=data.max_prompt_tokens, thinking=data.thinking):
+    others, finished = "; ".join(differing.values()), _is_finished(recipe, chosen, target)
+    if not differing:
+        if not finished:  # else it is only read, as several processes may do at once
+            answer(recipe, chosen, target)
+        return
+    if not finished:
         raise DataError(
             f"{data.responses} is not finished, and was begun under other settings than the recipe's: {others}",
             "Finish it with `dspine regenerate` and the settings that it was begun with, or remove it.",
         )
     say(f"warning: {data.responses} was made under other settings than the recipe's: {others}")
+
+
+def _is_finished(recipe: Recipe, prompts: list[Prompt], target: Target) -> bool:
+    """Whether every prompt has its answers in the file."""
+    data = recipe.data
+    if not is_whole(data.responses):
+        return False
+    rows = {row.id: row for row in read_responses(data.responses)}
+    return is_finished(target, prompts, rows, max_prompt_tokens=data.max_prompt_tokens, thinking=data.thinking)

@@ -200,6 +200,7 @@ def held_out_prompts(recipe: Recipe, target: Target, trained: Set[str] = frozens
 
     Raises:
         DataError: a held-out prompt is among them, as where the mix was changed after the responses were made.
+        ConfigError: none is short enough.
     """
     if not (recipe.data.held_out and recipe.evaluate.prompts):
         return []
@@ -211,7 +212,14 @@ def held_out_prompts(recipe: Recipe, target: Target, trained: Set[str] = frozens
             "Keep data.mix, data.seed and data.held_out as they were when the responses were made, or make them anew.",
         )
     rendered = [render(target, list(prompt.messages), thinking=recipe.data.thinking) for prompt in _in_turn(chosen)]
-    return [ids for ids in rendered if len(ids) <= recipe.data.max_prompt_tokens][: recipe.evaluate.prompts]
+    short = [ids for ids in rendered if len(ids) <= recipe.data.max_prompt_tokens]
+    if not short:
+        raise ConfigError(
+            f"every one of the {len(rendered)} held-out prompts is longer than data.max_prompt_tokens, "
+            f"{recipe.data.max_prompt_tokens}: there is nothing to measure tau on",
+            "Raise it, or set evaluate.prompts to 0 to train without measuring.",
+        )
+    return short[: recipe.evaluate.prompts]
 
 
 def _in_turn(prompts: Sequence[Prompt]) -> list[Prompt]:

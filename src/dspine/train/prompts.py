@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from dspine.errors import DataError
-from dspine.jsonl import json_lines
+from dspine.jsonl import half_character, json_lines
 from dspine.progress import say
 from dspine.train.conversations import Unaskable, dialogue, is_dialogue
 
@@ -132,11 +132,16 @@ def _dialogue_prompt(entries: Any, row: Mapping[str, Any], source: str) -> Promp
     """
     found = dialogue(entries)
     given, own_source = row.get("id"), row.get("source")
-    if not isinstance(given, str | int) or isinstance(given, bool) or not str(given).strip():
+    if isinstance(given, bool) or not isinstance(given, str | int) or not _names(str(given)):
         said = json.dumps([found.system, *found.turns], ensure_ascii=False)
-        given = f"{source}/{sha256(said.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
-    source = own_source if isinstance(own_source, str) and own_source.strip() else source
+        given = f"{source}/{sha256(said.encode()).hexdigest()[:16]}"
+    source = own_source if isinstance(own_source, str) and _names(own_source) else source
     return Prompt(str(given), source, _opening(found.system, found.turns[0]), found.turns[1:])
+
+
+def _names(text: str) -> bool:
+    """Whether a row or a data set can go by this name."""
+    return bool(text.strip()) and not half_character(text)
 
 
 def _opening(system: str | None, first: str) -> tuple[Message, ...]:
@@ -222,7 +227,7 @@ def _message(value: Any, field: str, place: str) -> Message:
     if role == "assistant":  # an empty answer is an answer
         if not isinstance(value["content"], str):
             raise DataError(f"{place}: {field}.content must be a string")
-        return {"role": role, "content": value["content"]}
+        return {"role": role, "content": _whole(value["content"], f"{field}.content", place)}
     return {"role": role, "content": _text(value["content"], f"{field}.content", place)}
 
 
@@ -235,7 +240,14 @@ def _filled_list(value: Any, field: str, place: str) -> list[Any]:
 def _text(value: Any, field: str, place: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise DataError(f"{place}: {field} must be a string that is not empty")
-    return value
+    return _whole(value, field, place)
+
+
+def _whole(text: str, field: str, place: str) -> str:
+    if half_character(text):
+        fix = "Whatever wrote it cut a text in the middle of a character: write the row anew."
+        raise DataError(f"{place}: {field} holds half a character (a surrogate alone)", fix)
+    return text
 
 
 def prompts_digest(prompts: Sequence[Prompt]) -> str:

@@ -26,7 +26,7 @@ from dspine.train.features import store_settings
 from dspine.train.materials import nothing_to_answer, refuse_unbuilt, selection
 from dspine.train.online import OnlineFeatures
 from dspine.train.prepare import Prepared, build_drafter, held_out_prompts
-from dspine.train.responses import ResponseRow, TrainingSequence, read_responses, training_sequences
+from dspine.train.responses import ResponseRow, TrainingSequence, begun, read_responses, training_sequences
 from dspine.train.sequences import SequenceBatch
 from dspine.train.trackers import refuse_missing
 from dspine.train.trainer import Trainer
@@ -126,8 +126,8 @@ def rehearse(recipe: str | Path, overrides: Sequence[str] = ()) -> Rehearsal:
 
 def _rows(recipe: Recipe, target: Target) -> tuple[list[ResponseRow], bool]:
     """The responses that are there; else random ones of the recipe's longest kind, one a prompt."""
-    if recipe.data.responses.exists() and (rows := read_responses(recipe.data.responses)):
-        return rows, False
+    if begun(recipe.data.responses):
+        return read_responses(recipe.data.responses), False
     there = recipe.data.prompts.exists()
     if not there and recipe.build.prompts is None:
         raise nothing_to_answer(recipe)

@@ -11,6 +11,7 @@ another origin may come without a head.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
@@ -25,6 +26,7 @@ from dspine.train.prompts import Message
 
 FORMAT = "dspine-responses/1"
 FINISHES = ("stop", "length")
+_HEAD = b'{"format"'  # how a head begins
 
 
 @dataclass(frozen=True)
@@ -199,14 +201,23 @@ def responses_digest(rows: Sequence[ResponseRow]) -> str:
 
 
 def begun(path: str | Path) -> bool:
-    """Whether there is such a file, with at least one whole line in it."""
+    """Whether there is such a file, with at least one whole row in it: a head alone binds nobody."""
     try:
         with Path(path).open("rb") as file:
-            return file.readline().endswith(b"\n")
+            first, second = file.readline(), file.readline()
     except FileNotFoundError:
         return False
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}", "It must be a JSONL file.") from error
+    return (second if first.startswith(_HEAD) else first).endswith(b"\n")
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a file ends with a whole line, or has none."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        return file.read() in (b"", b"\n")
 
 
 def read_meta(path: str | Path) -> ResponseMeta | None:

@@ -31,6 +31,7 @@ class Progress:
     broken: int = 0  # sequences left out of a step because a number of theirs was not finite
     best_tau: float = 0.0  # of the drafter in `best/`, on held-out prompts
     best_step: int = 0
+    measured: int = 0  # the step after which tau was measured last
 
 
 def save_state(

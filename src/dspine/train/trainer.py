@@ -100,13 +100,14 @@ class Trainer:
             with StopRequest() as stop:
                 # Clocks and signals differ from process to process: what is decided by them is decided for all.
                 while self.progress.step < self.total and not self.processes.any(stop.asked):
+                    if self._measures_now():
+                        self._measure(journal)
+                        continue
                     self._advance(journal)
                     late = time.monotonic() - saved > 60 * self.setup.save_minutes
                     if self.progress.step % self.setup.save_steps == 0 or self.processes.any(late):
                         self.save()
                         saved = time.monotonic()
-                    if self._measures_now() and not self.processes.any(stop.asked):
-                        self._measure(journal)
             self.save()
             if self.progress.step < self.total:
                 journal.say(f"Interrupted at step {self.progress.step}; give the same command again to go on.")
@@ -215,15 +216,16 @@ class Trainer:
             yield from self.window(step)
 
     def _measures_now(self) -> bool:
-        every = self.recipe.evaluate.every_steps
-        return bool(every and self.prepared.held_out and self.progress.step % every == 0) and (
-            self.progress.step < self.total
-        )
+        """Whether tau is due at this step and was not measured yet, as where a run was killed before it was."""
+        every, step = self.recipe.evaluate.every_steps, self.progress.step
+        return bool(every and self.prepared.held_out and step and step % every == 0 and step != self.progress.measured)
 
     def _measure(self, journal: Journal) -> Acceptance | None:
         acceptance, better = self.delivery.measure(journal)
-        if self.processes.any(better):  # the others wait here for the first
-            self.save()  # a run that goes on knows what the best one reached
+        self.progress.measured = self.progress.step
+        # A run that goes on knows what was measured and what the best one reached. The others wait here for the first.
+        if self.processes.any(better) or self.progress.step < self.total:
+            self.save()
         return acceptance
 
     def _greet(self, journal: Journal) -> None:
