@@ -8,6 +8,7 @@ import warnings
 import pytest
 import torch
 from tests.support.oracle import OracleDrafter, TableDrafter, oracle, outcome
+from tests.support.tiny_drafter import tiny_drafter
 from tests.support.tiny_target import tiny_target
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from dspine.decode.engine import Engine
 from dspine.decode.records import RoundRecord
 from dspine.decode.sampling import SamplingParams
 from dspine.errors import ConfigError, RequestError, TargetError
+from dspine.kernels.choice import choose
 from dspine.stages import StageClock
 from dspine.target.model import Target
 
@@ -189,6 +191,20 @@ def test_engines_that_cannot_run_are_refused(target: Target) -> None:
         Engine(target, prefill_chunk=0)
     with pytest.raises(TargetError, match="target_layer_ids"):
         Engine(target, OracleDrafter(target, target_layer_ids=(0, 2)))
+    for wrong in (None, 2.5, "quick", True):
+        with pytest.raises(ConfigError, match="verify is"):
+            Engine(target, OracleDrafter(target), verify=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("numbers", [torch.float64, torch.bfloat16])
+def test_a_drafter_keeps_its_own_number_format(numbers: torch.dtype) -> None:
+    """Its arithmetic is chosen for the numbers that it computes in, which need not be the target's."""
+    target = tiny_target(num_hidden_layers=6)
+    drafter = tiny_drafter(target, dtype=numbers, lively=True)
+    [drafted] = Engine(target, drafter).generate([PROMPT], BRIEF)
+    [plain] = Engine(target).generate([PROMPT], BRIEF)
+    assert drafted.token_ids == plain.token_ids
+    assert drafter.kernels is choose("auto", target.device, numbers)
 
 
 # ---------------------------------------------------------------- one engine, many requests
@@ -226,7 +242,7 @@ def refuse_after(length: int):
     return processor
 
 
-@pytest.mark.parametrize(("after", "kept"), [(-1, 0), (0, 1), (13, 13)])
+@pytest.mark.parametrize(("after", "kept"), [(-1, 0), (0, 1), (9, 10), (13, 14)])
 def test_a_failing_processor_ends_its_own_request_only(target: Target, after: int, kept: int) -> None:
     drafter = oracle(target, [PROMPT, OTHER], [(3,), (5,)])
     engine = Engine(target, drafter)
@@ -240,6 +256,38 @@ def test_a_failing_processor_ends_its_own_request_only(target: Target, after: in
     assert list(ended[bad].completion.token_ids) == drafter.known[1].tokens[len(OTHER) :][:kept]
     assert list(ended[good].completion.token_ids) == drafter.known[0].tokens[len(PROMPT) :][:40]
     assert outcome(*engine.generate([OTHER], BRIEF)) == outcome(*Engine(target).generate([OTHER], BRIEF))
+
+
+@pytest.mark.parametrize("script", [(15,), (7,), (6,), (5,), (0,)])
+@pytest.mark.parametrize("logprobs", [None, 1])
+def test_what_a_processor_raises_counts_where_the_output_comes_to_it(
+    target: Target, script: tuple[int, ...], logprobs: int | None
+) -> None:
+    """A grammar that has no state behind the stop string is asked about it in a block, and never in plain decoding."""
+    drafter = oracle(target, [PROMPT], [script])
+    tokens = drafter.known[0].tokens[len(PROMPT) :]
+    place = next(i for i in range(5, 60) if tokens[i] not in tokens[:i] and 32 < tokens[i] < 127)
+    ends = SamplingParams(
+        stop=chr(tokens[place]), logprobs=logprobs, processors=[refuse_after(len(PROMPT) + place)], max_new_tokens=60
+    )
+    [plain] = Engine(target).generate([PROMPT], ends)
+    [drafted] = Engine(target, drafter).generate([PROMPT], ends)
+    assert outcome(drafted) == outcome(plain)
+    assert plain.finish_reason == "stop"
+    assert len(plain.token_ids) == place + 1
+    if logprobs:
+        assert drafted.logprobs is not None
+        assert len(drafted.logprobs) == place + 1
+
+    goes_on = ends.model_copy(update={"stop": ()})
+    ended = []
+    for engine in (Engine(target), Engine(target, drafter)):
+        number = engine.add(PROMPT, goes_on)
+        while engine.pending:
+            ended += [update for update in engine.step() if update.finished and update.request_id == number]
+    assert [type(update.error) for update in ended] == [Refusal, Refusal]
+    assert outcome(ended[1].completion) == outcome(ended[0].completion)
+    assert sum(r.kept for r in ended[1].completion.rounds) + 1 == place + 1
 
 
 def test_generate_and_stream_raise_what_a_processor_raised(target: Target) -> None:

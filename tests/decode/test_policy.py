@@ -71,6 +71,8 @@ def test_a_request_may_bring_a_rule_of_its_own_only() -> None:
             SamplingParams(verify=verify)
     with pytest.raises(RequestError, match="verify is 'most'"):
         SamplingParams(verify="most")
+    with pytest.raises(RequestError, match="verify: a number is wanted"):
+        SamplingParams(verify=True)
     drafter = OracleDrafter(tiny_target(num_hidden_layers=3), 8)
     engine = Engine(drafter.target, drafter)
     for verify, said in ((9, "verify is 9"), ("confidence:0.5", "gives no confidences")):

@@ -81,7 +81,7 @@ def test_a_block_is_so_many_plain_steps(block, params):
     prompt, output, drafts, logits = block
     history = [*prompt, *output]
     before = logits.clone()
-    processed = row_processor(params, len(prompt))(logits, history, drafts)
+    processed = row_processor(params, len(prompt))(logits, history, drafts).scores
     assert torch.equal(before, logits), "raw logits are still needed for logprobs"
     torch.testing.assert_close(processed, step_by_step(params, logits, history, drafts, len(prompt)), rtol=0, atol=1e-5)
 
@@ -92,7 +92,7 @@ def test_where_nothing_is_active_the_block_stays(block, params):
     processor = row_processor(params, len(prompt))
     if not processor.active(len(output)):
         mask_undecodable(logits, DECODABLE)
-        assert torch.equal(processor(logits, [*prompt, *output], drafts), logits)
+        assert torch.equal(processor(logits, [*prompt, *output], drafts).scores, logits)
 
 
 def test_what_is_active():
@@ -114,7 +114,7 @@ def test_what_is_active():
 def test_min_new_tokens_reaches_into_the_block_as_far_as_it_says():
     """One token is out, three are the least: the second and third may not end the request, the fourth may."""
     params = SamplingParams(min_new_tokens=3, stop_token_ids=[5])
-    processed = row_processor(params, 2)(torch.zeros(4, VOCAB), [1, 1, 4], [6, 7, 8])
+    processed = row_processor(params, 2)(torch.zeros(4, VOCAB), [1, 1, 4], [6, 7, 8]).scores
     for place, allowed in enumerate((False, False, True, True)):
         assert bool((processed[place, [2, 3, 5]] == (0 if allowed else -torch.inf)).all()), place
 
@@ -122,7 +122,7 @@ def test_min_new_tokens_reaches_into_the_block_as_far_as_it_says():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_precision_is_float32_or_better(dtype):
     processor = row_processor(SamplingParams(repetition_penalty=1.3, frequency_penalty=0.1), 1)
-    processed = processor(torch.ones(2, VOCAB, dtype=dtype), [1, 4], [4])
+    processed = processor(torch.ones(2, VOCAB, dtype=dtype), [1, 4], [4]).scores
     assert processed.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     expected = torch.tensor([1 / 1.3 - 0.1, 1 / 1.3 - 0.2], dtype=torch.float64)
     torch.testing.assert_close(
@@ -166,7 +166,7 @@ def test_an_automaton_sees_every_legal_history_and_no_other(temperature):
     ):
         automaton = Automaton(len(prompt))
         params = SamplingParams(temperature=temperature, processors=[automaton])
-        processed = row_processor(params, len(prompt))(logits, [*prompt, *output], drafts)
+        processed = row_processor(params, len(prompt))(logits, [*prompt, *output], drafts).scores
         histories = [[*prompt, *output, *drafts[:i]] for i in range(places)]
         assert automaton.histories == histories
         again = SamplingParams(processors=[Automaton(len(prompt))])
@@ -204,7 +204,7 @@ def test_own_processors_run_in_order_after_the_penalties_and_may_write_in_place(
 
     params = SamplingParams(frequency_penalty=0.5, processors=[first, second])
     logits = torch.ones(1, VOCAB)
-    processed = row_processor(params, 1)(logits, [1, 4], [])
+    processed = row_processor(params, 1)(logits, [1, 4], []).scores
     assert calls == [("first", 0.5), ("second", 1.5)]
     assert processed[0, 4] == 3
     assert torch.equal(logits, torch.ones(1, VOCAB))
@@ -213,7 +213,7 @@ def test_own_processors_run_in_order_after_the_penalties_and_may_write_in_place(
 def test_a_processor_of_transformers_works_as_it_is():
     params = SamplingParams(temperature=1, processors=[NoRepeatNGramLogitsProcessor(2)])
     logits = torch.zeros(3, VOCAB)
-    processed = row_processor(params, 1)(logits, [4, 5, 4], [6, 4])
+    processed = row_processor(params, 1)(logits, [4, 5, 4], [6, 4]).scores
     assert processed[0, 5] == -torch.inf
     assert processed[1, 5] == 0
     assert processed[2, [5, 6]].tolist() == [-torch.inf, -torch.inf]
@@ -221,7 +221,7 @@ def test_a_processor_of_transformers_works_as_it_is():
 
 def test_the_padding_of_the_head_stays_masked_whatever_a_processor_writes():
     params = SamplingParams(processors=[lambda ids, scores: torch.zeros_like(scores)])
-    processed = row_processor(params, 1)(torch.zeros(1, VOCAB), [1], [])
+    processed = row_processor(params, 1)(torch.zeros(1, VOCAB), [1], []).scores
     assert (processed[:, DECODABLE:] == -torch.inf).all()
     assert (processed[:, :DECODABLE] == 0).all()
 
@@ -241,8 +241,22 @@ def test_a_processor_that_breaks_the_protocol_is_named(returned, message):
         return returned(scores)
 
     params = SamplingParams(processors=[grammar])
+    processed = row_processor(params, 1)(torch.zeros(1, VOCAB), [1], [])
+    assert processed.places == 0
     with pytest.raises(RequestError, match=message):
-        row_processor(params, 1)(torch.zeros(1, VOCAB), [1], [])
+        raise processed.error
+
+
+def test_what_is_raised_behind_candidates_is_kept_with_the_places_before_it():
+    def ends_after(ids, scores):
+        if ids.shape[1] > 3:
+            raise LookupError
+        return scores + 1
+
+    params = SamplingParams(temperature=1, processors=[ends_after])
+    processed = row_processor(params, 1)(torch.zeros(5, VOCAB), [1, 4], [6, 7, 8, 9])
+    assert (processed.places, type(processed.error)) == (2, LookupError)
+    assert (processed.scores[:2, :DECODABLE] == 1).all()
 
 
 def test_mask_undecodable_touches_padding_only():

@@ -104,7 +104,7 @@ class Batch:
         rulings = judge(self._target, rows, self._mixed(rows), hidden, nothing, [0] * len(rows), self._kernels)
         for row, ruling in zip(rows, rulings, strict=True):
             if row.finish is None:
-                row.take(ruling.tokens, ruling.logprobs)
+                _keep(row, ruling)
         self.rows.extend(rows)
         self._mixture = None
 
@@ -132,8 +132,9 @@ class Batch:
             for index, (row, ruling) in enumerate(zip(rows, rulings, strict=True)):
                 if row.finish is None:  # else it was ended while the round ran: nothing of the round is kept
                     self._cache.rows.commit(index, starts[index] + ruling.accepted + 1)
-                    kept = row.take(ruling.tokens, ruling.logprobs)
-                    row.record(lengths[index], ruling.accepted, kept)
+                    kept = _keep(row, ruling)
+                    if kept:
+                        row.record(lengths[index], ruling.accepted, kept)
         self._schedule.learn(seats, lengths, [ruling.accepted for ruling in rulings])
         self._check()
 
@@ -333,3 +334,11 @@ class Batch:
                     seen = self._context.lengths[index]
                     waiting = row.position - seen
                     assert 0 <= waiting <= SLOTS, f"row {index}: {seen} context slots, anchor at {row.position}"
+
+
+def _keep(row: Row, ruling: Ruling) -> int:
+    """Give a row its tokens, and end it where something was raised behind them; returns how many were kept."""
+    kept = row.take(ruling.tokens, ruling.logprobs)
+    if ruling.error is not None and row.finish is None:
+        row.end("error", ruling.error)
+    return kept

@@ -24,6 +24,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
+import torch
+
 from dspine.decode.batch import Batch
 from dspine.decode.capture import Recorders, captured
 from dspine.decode.costbook import CostBook
@@ -62,7 +64,8 @@ class Engine:
             measured, whatever is there.
         kernels: "reference" (the plain definitions), "fused" (Triton; see docs/kernels.md), or "auto": fused on CUDA,
             functions of fewer calls on a CPU, where a check finds them equal to the definitions, else the definitions.
-            The drafter is set to the same.
+            The drafter is set to the same: of several engines that share one, the last that was made decides how it
+            drafts.
         capture: "on": drafts and verifications are recorded as CUDA graphs and replayed; "off": they are not; "auto":
             on CUDA those that can be, if a check finds them equal to what they were made of. Or what makes recorders of
             one's own. See docs/kernels.md.
@@ -90,7 +93,7 @@ class Engine:
                 raise ConfigError(f"{name} is {value}", "give at least 1")
         if drafter is not None:
             check_taps(drafter.target_layer_ids, target.num_layers)
-        arithmetic = choose(kernels, target.device, target.dtype)
+        arithmetic = choose(kernels, target.device, _numbers_of(drafter, target))
         settable: object = drafter
         if isinstance(settable, Fusable):
             settable.kernels = arithmetic
@@ -230,7 +233,7 @@ class Engine:
         self, verify: Verify | Schedule, costs: CostSource | Literal["anew"] | None, max_batch: int
     ) -> tuple[Own | None, Schedule]:
         """The rule of all rows, or None and what chooses for them."""
-        if not isinstance(verify, int | str):
+        if isinstance(verify, Schedule):
             return None, verify
         policy, drafter = read_verify(verify), self._drafter
         check_policy(policy, drafter)
@@ -312,6 +315,12 @@ class Engine:
                 del self._live[number]
             if update is not None:
                 self._mail.get(number, self._loose).append(update)
+
+
+def _numbers_of(drafter: Drafter | None, target: Target) -> torch.dtype:
+    """The number format that drafting is computed in: the drafter's own, where it has one."""
+    own = getattr(drafter, "dtype", None)
+    return own if isinstance(own, torch.dtype) else target.dtype
 
 
 def _replays(part: object) -> bool:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dspine.decode.noise import uniform_rows
-from dspine.decode.processors import mask_undecodable, token_logprobs
+from dspine.decode.processors import Processed, mask_undecodable, token_logprobs
 from dspine.decode.records import Logprob
 from dspine.decode.rows import Row
 from dspine.decode.sampling import law_of
@@ -53,11 +53,15 @@ class Mixture:
 
 @dataclass(frozen=True)
 class Ruling:
-    """What a row gets from a round: how many candidates stand, then all its tokens, the target's own last."""
+    """What a row gets from a round: how many candidates stand, then all its tokens, the target's own last.
+
+    error: what ends the request behind these tokens, unless they end it themselves; the target adds none then.
+    """
 
     accepted: int
     tokens: list[int]
     logprobs: list[Logprob]
+    error: Exception | None = None
 
 
 def judge(
@@ -71,7 +75,8 @@ def judge(
 ) -> list[Ruling]:
     """Verify a block a row.
 
-    A row whose own logits processor raises, or whose law is not a number, is ended with that error; the others go on.
+    A row whose own logits processor raises, or whose law is not a number, gets that error in its ruling, behind the
+    tokens that plain decoding would have given it before; the others go on.
 
     Args:
         hidden: (B, M+1, d) final-normed hidden states at the anchor and the M candidates.
@@ -84,43 +89,45 @@ def judge(
     with stage("verify/head"):
         raw = target.logits(layout.line(hidden))  # (N, V), N the places of all rows
     with stage("verify/law"):
-        scores = _processed(target, rows, raw, proposal, layout, lengths)
+        scores, faults = _processed(target, rows, raw, proposal, layout, lengths)
         choices = layout.rows(likeliest(scores)) if mixture.greedy else None  # (B, M+1)
         probs = _laws(scores, mixture, layout)
     with stage("verify/accept"):
-        bounds = upload(lengths, scores.device)
+        reached = [faults[row].places if row in faults else length for row, length in enumerate(lengths)]
+        bounds = upload(reached, scores.device)
         verdict = _verdict(rows, mixture, choices, probs, proposal, bounds, kernels)
         columns = (verdict.accepted, verdict.next_token, _unnumbered(raw, verdict, layout))
         # The one place of a round where the host waits for the device.
         table: list[list[int]] = torch.cat((torch.stack(columns, dim=1), proposal.tokens), dim=1).tolist()
     return [
-        _ruling(row, raw[layout.row(index)], bool(fault), [*drafts[:accepted], last])
-        for index, (row, (accepted, last, fault, *drafts)) in enumerate(zip(rows, table, strict=True))
+        _ruling(row, raw[layout.row(index)], faults.get(index), bool(unnumbered), [*drafts[:accepted], last])
+        for index, (row, (accepted, last, unnumbered, *drafts)) in enumerate(zip(rows, table, strict=True))
     ]
 
 
 def _processed(
     target: Target, rows: Sequence[Row], raw: Tensor, proposal: Proposal, layout: Ragged, lengths: Sequence[int]
-) -> Tensor:
-    """Logits after every request's processing, (N, V); `raw` keeps its values if a row wants logprobs."""
+) -> tuple[Tensor, dict[int, Processed]]:
+    """Logits after every request's processing, (N, V), and the rows in which something was raised on the way.
+
+    `raw` keeps its values if a row wants logprobs.
+    """
     active = [index for index, row in enumerate(rows) if row.request.processor.active(row.generated)]
     if not active and target.decodable >= raw.shape[-1]:
-        return raw
+        return raw, {}
     wanted = any(row.request.params.logprobs is not None for row in rows)
     dtype = torch.promote_types(raw.dtype, torch.float32) if active else raw.dtype
     scores = raw.to(dtype, copy=wanted)
     mask_undecodable(scores, target.decodable)
-    drafts = proposal.tokens.tolist() if active else []
+    drafts, faults = proposal.tokens.tolist() if active else [], {}
     for index in active:
         row, length = rows[index], lengths[index]
         places = slice(layout.starts[index], layout.starts[index] + length + 1)
-        try:
-            processed = row.request.processor(raw[places], row.tokens, drafts[index][:length])
-        except Exception as error:  # noqa: BLE001  a user's code: whatever it raises ends that user's request
-            row.end("error", error)
-        else:
-            scores[places] = processed
-    return scores
+        processed = row.request.processor(raw[places], row.tokens, drafts[index][:length])
+        scores[places] = processed.scores
+        if processed.error is not None:
+            faults[index] = processed
+    return scores, faults
 
 
 def _laws(scores: Tensor, mixture: Mixture, layout: Ragged) -> Tensor | None:
@@ -175,17 +182,20 @@ def _unnumbered(raw: Tensor, verdict: Verdict, layout: Ragged) -> Tensor:
     return ((verdict.next_token >= size) | score.isnan()).long()
 
 
-def _ruling(row: Row, raw: Tensor, fault: bool, tokens: list[int]) -> Ruling:
-    if fault:
-        row.end("error", TargetError(f"request {row.request.id}: the target's logits are not numbers"))
-        return Ruling(0, [], [])
+def _ruling(row: Row, raw: Tensor, fault: Processed | None, unnumbered: bool, tokens: list[int]) -> Ruling:
+    accepted, error = len(tokens) - 1, None
+    if fault is not None and accepted == fault.places:
+        error = fault.error
+    elif unnumbered:
+        error = TargetError(f"request {row.request.id}: the target's logits are not numbers")
+    tokens = tokens if error is None else tokens[:-1]
     asked = row.request.params.logprobs
-    return Ruling(len(tokens) - 1, tokens, [] if asked is None else _logprobs(raw[: len(tokens)], tokens, asked))
+    return Ruling(accepted, tokens, [] if asked is None else _logprobs(raw[: len(tokens)], tokens, asked), error)
 
 
 def _logprobs(raw: Tensor, tokens: list[int], top_n: int) -> list[Logprob]:
     """Log-probabilities of tokens by the raw logits (T, V) of their places."""
-    found = token_logprobs(raw, torch.tensor(tokens, device=raw.device), top_n)
+    found = token_logprobs(raw, torch.tensor(tokens, dtype=torch.int64, device=raw.device), top_n)
     ids, values = found.top_ids.tolist(), found.top.tolist()
     return [
         Logprob(token, chosen, tuple(zip(ids[place], values[place], strict=True)))

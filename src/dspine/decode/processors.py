@@ -30,6 +30,22 @@ def mask_undecodable(logits: Tensor, decodable: int) -> None:
 
 
 @dataclass(frozen=True)
+class Processed:
+    """What became of a block's logits.
+
+    scores: (n+1, V) processed logits, float32 or, where the logits are float64, float64.
+    places: how many of the first places the request's own processors went through without an exception; all of them
+        where `error` is None.
+    error: what was raised at the next place: by a processor, or a RequestError where one returned another shape or
+        left no token. It ends the request if the output comes to that place, and is nothing if it does not.
+    """
+
+    scores: Tensor
+    places: int
+    error: Exception | None = None
+
+
+@dataclass(frozen=True)
 class RowProcessor:
     """The processing of one request; holds no state of the decoding, so nothing has to be rolled back.
 
@@ -57,24 +73,19 @@ class RowProcessor:
             or (generated < params.min_new_tokens and bool(self.terminators))
         )
 
-    def __call__(self, logits: Tensor, history: Sequence[int], drafts: Sequence[int]) -> Tensor:
+    def __call__(self, logits: Tensor, history: Sequence[int], drafts: Sequence[int]) -> Processed:
         """Process the places of one row's block.
 
         Places that cannot be reached are left without the request's own processors, because their histories may
         be illegal (a grammar has no state for them): those after a candidate whose processed score is -inf, after a
         candidate that ends the request, and, where the request is greedy, after one that is not the argmax. The verdict
-        stops before them whatever they hold.
+        stops before them whatever they hold. Places that may be reached but need not (the candidate before them may fall,
+        or end the request with a stop string) are processed; what is raised there is kept until the verdict.
 
         Args:
             logits: (n+1, V) raw logits; row i is the place after the first i candidates. Not changed.
             history: ids of prompt and output so far, the anchor included.
             drafts: the n candidates that will be verified.
-
-        Returns:
-            (n+1, V) processed logits, float32 or, where `logits` are float64, float64.
-
-        Raises:
-            RequestError: a processor returned another shape, or a reachable place is left without any token.
         """
         scores = logits.to(dtype=torch.promote_types(logits.dtype, torch.float32), copy=True)
         if self.params.penalised:
@@ -88,8 +99,8 @@ class RowProcessor:
             scores[:early, sorted(self.terminators)] = -torch.inf
         mask_undecodable(scores, self.decodable)
         if self.params.processors:
-            self._apply_own(scores, history, drafts)
-        return scores
+            return self._apply_own(scores, history, drafts)
+        return Processed(scores, len(scores))
 
     def _penalise(self, scores: Tensor, history: Sequence[int], drafts: Sequence[int]) -> None:
         """Penalties of every place at once, in place, on the ids that occur and no others."""
@@ -113,29 +124,43 @@ class RowProcessor:
         values -= self.params.presence_penalty * occurred
         scores[:, ids] = values
 
-    def _apply_own(self, scores: Tensor, history: Sequence[int], drafts: Sequence[int]) -> None:
+    def _apply_own(self, scores: Tensor, history: Sequence[int], drafts: Sequence[int]) -> Processed:
         """The request's processors, place by place while the place can be reached, in place."""
         tokens = torch.tensor([[*history, *drafts]], dtype=torch.int64, device=scores.device)  # (1, n)
         for place in range(len(scores)):
-            length = len(history) + place
-            row = scores[place : place + 1]
-            for processor in self.params.processors:
-                row = processor(tokens[:, :length], row)
-                if not isinstance(row, Tensor) or row.shape != (1, scores.shape[1]):
-                    raise RequestError(
-                        f"processors: {_name(processor)} returned {_shape(row)} for scores (1, {scores.shape[1]})",
-                        "return the processed scores in the shape they came in",
-                    )
-            scores[place] = row[0]
-            mask_undecodable(scores[place], self.decodable)  # a processor may have written over the padding
-            best = int(scores[place].argmax())
-            if not bool(scores[place, best].isfinite()):
-                raise RequestError(
-                    f"processors: no token with a finite score is left after {length - self.prompt_length} new tokens",
-                    "check the grammar against the stop ids, min_new_tokens and the vocabulary",
-                )
+            try:
+                best = self._apply_at(scores, place, tokens[:, : len(history) + place])
+            except Exception as error:  # noqa: BLE001  a user's code: whatever it raises ends that user's request
+                return Processed(scores, place, error)
             if place == len(drafts) or not self._reaches(scores[place], best, drafts[place]):
-                return
+                break
+        return Processed(scores, len(scores))
+
+    def _apply_at(self, scores: Tensor, place: int, history: Tensor) -> int:
+        """The request's processors at one place, in place, and the best token (history (1, n) is before it).
+
+        Raises:
+            RequestError: a processor returned another shape, or no token is left.
+            Exception: what a processor raised.
+        """
+        row = scores[place : place + 1]
+        for processor in self.params.processors:
+            row = processor(history, row)
+            if not isinstance(row, Tensor) or row.shape != (1, scores.shape[1]):
+                raise RequestError(
+                    f"processors: {_name(processor)} returned {_shape(row)} for scores (1, {scores.shape[1]})",
+                    "return the processed scores in the shape they came in",
+                )
+        scores[place] = row[0]
+        mask_undecodable(scores[place], self.decodable)  # a processor may have written over the padding
+        best = int(scores[place].argmax())
+        if not bool(scores[place, best].isfinite()):
+            raise RequestError(
+                "processors: no token with a finite score is left after "
+                f"{history.shape[1] - self.prompt_length} new tokens",
+                "check the grammar against the stop ids, min_new_tokens and the vocabulary",
+            )
+        return best
 
     def _reaches(self, scores: Tensor, best: int, draft: int) -> bool:
         """Whether the place after `draft` can be part of the output, by the processed scores (V,) of its own place."""

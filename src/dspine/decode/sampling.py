@@ -92,7 +92,7 @@ class SamplingParams(BaseModel):
     """Go on after EOS; stop ids and stop strings still end the request."""
     logprobs: _Int | None = Field(None, ge=0)
     """Return the chosen token's logprob and the n likeliest tokens'; 0: the chosen one's only; None: nothing."""
-    verify: int | str | None = None
+    verify: Annotated[int | str | None, BeforeValidator(_not_bool)] = None
     """How many candidates to verify, by a rule of this request's own: "full", a number, or "confidence:C" (up to the
     first candidate of less confidence); None: as the engine does. The output keeps its law with each."""
     processors: Annotated[tuple[LogitsProcessor, ...], BeforeValidator(_listed)] = ()

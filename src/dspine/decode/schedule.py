@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from dspine.decode.acceptance import Acceptance
 from dspine.decode.cost import Costs
@@ -53,6 +53,7 @@ class Seat:
         return self.own is not None
 
 
+@runtime_checkable
 class Schedule(Protocol):
     """Says how many candidates of each row to verify, and hears what came of it.
 

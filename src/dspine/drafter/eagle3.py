@@ -73,11 +73,6 @@ class Eagle3Config(BackboneConfig):
                 "EAGLE-3 has one layer: its keys and values must not depend on what other rows see.",
             )
 
-    @property
-    def candidates(self) -> int:
-        """Candidates of a round, M."""
-        return self.block_size - 1
-
     @classmethod
     def for_target(cls, facts: TargetFacts, mask_token_id: int, **overrides: Any) -> Self:
         if "target_layer_ids" not in overrides:
