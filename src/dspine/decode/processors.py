@@ -79,7 +79,7 @@ class RowProcessor:
         Places that cannot be reached are left without the request's own processors, because their histories may
         be illegal (a grammar has no state for them): those after a candidate whose processed score is -inf, after a
         candidate that ends the request, and, where the request is greedy, after one that is not the argmax. The verdict
-        stops before them whatever they hold. Places that may be reached but need not (the candidate before them may fall,
+        stops before them whatever they hold. Places that need not be reached (the candidate before them may fall,
         or end the request with a stop string) are processed; what is raised there is kept until the verdict.
 
         Args:
