@@ -34,7 +34,8 @@ from dspine.drafter.captured import CapturedDraft
 from dspine.drafter.proposal import Drafter, Fusable
 from dspine.drafter.registry import KINDS
 from dspine.evaluate.cuda_marks import CudaMarks
-from dspine.kernels.choice import REFERENCE, choose
+from dspine.kernels.arithmetic import REFERENCE
+from dspine.kernels.choice import choose
 from dspine.kernels.kv import Span
 from dspine.kernels.law import Law
 from dspine.kernels.recording import CudaRecorder

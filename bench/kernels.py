@@ -27,7 +27,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from dspine.kernels.choice import REFERENCE, Kernels, choose
+from dspine.kernels.arithmetic import REFERENCE, Kernels
+from dspine.kernels.choice import choose
 from dspine.kernels.injection import MessageWeights
 from dspine.kernels.law import Law
 from dspine.kernels.reference import unit_normalise

@@ -14,7 +14,7 @@ from dspine.decode import costbook
 from dspine.decode.cost import Costs
 from dspine.decode.costbook import KEPT, CostBook, facts_of, measure, steady, widths
 from dspine.drafter import DSpine
-from dspine.kernels.choice import CPU
+from dspine.kernels.arithmetic import CPU
 from dspine.kernels.kv import Span
 from dspine.target.model import Target
 

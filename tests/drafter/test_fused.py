@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.support.blocks import small_drafter
 
-from dspine.kernels.choice import REFERENCE
+from dspine.kernels.arithmetic import REFERENCE
 from dspine.kernels.kv import Span
 from dspine.kernels.law import Law
 

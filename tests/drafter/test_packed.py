@@ -11,7 +11,7 @@ from tests.support.parallel import small
 from tests.support.processor import needs_bfloat16, needs_onednn
 
 from dspine.drafter.backbone import DraftLayer
-from dspine.kernels.choice import CPU
+from dspine.kernels.arithmetic import CPU
 from dspine.kernels.kv import Span
 from dspine.kernels.law import Law
 from dspine.kernels.layer import PackedLayer

@@ -9,7 +9,8 @@ import torch
 
 from dspine.errors import ConfigError
 from dspine.kernels import choice
-from dspine.kernels.choice import REFERENCE, Kernels, choose
+from dspine.kernels.arithmetic import REFERENCE, Kernels
+from dspine.kernels.choice import choose
 from dspine.kernels.equality import first_difference
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

@@ -28,7 +28,7 @@ from dspine.decode.policy import FULL, Own
 from dspine.decode.rows import Row
 from dspine.decode.schedule import Schedule, Seat
 from dspine.drafter.proposal import Proposal
-from dspine.kernels.choice import REFERENCE, Kernels
+from dspine.kernels.arithmetic import REFERENCE, Kernels
 from dspine.kernels.kv import RowCache, Span
 from dspine.kernels.upload import upload
 from dspine.stages import stage

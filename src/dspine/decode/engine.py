@@ -39,7 +39,8 @@ from dspine.decode.schedule import Adaptive, CostSource, Schedule, Unshared
 from dspine.drafter.captured import CapturedDraft
 from dspine.drafter.proposal import Drafter, Fusable
 from dspine.errors import ConfigError, RequestError
-from dspine.kernels.choice import CPU, Choice, choose
+from dspine.kernels.arithmetic import CPU
+from dspine.kernels.choice import Choice, choose
 from dspine.kernels.recording import Capture
 from dspine.target.captured import CapturedForward
 from dspine.target.model import Target

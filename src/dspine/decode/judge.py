@@ -21,7 +21,7 @@ from dspine.decode.sampling import law_of
 from dspine.decode.verify import Verdict, verify, verify_greedy
 from dspine.drafter.proposal import Proposal
 from dspine.errors import TargetError
-from dspine.kernels.choice import REFERENCE, Kernels
+from dspine.kernels.arithmetic import REFERENCE, Kernels
 from dspine.kernels.law import Law, law_probs, likeliest
 from dspine.kernels.ragged import Ragged
 from dspine.kernels.upload import upload

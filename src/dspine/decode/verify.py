@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from dspine.drafter.proposal import Proposal
-from dspine.kernels.choice import REFERENCE, Kernels
+from dspine.kernels.arithmetic import REFERENCE, Kernels
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dspine.drafter.inputs import DraftInputs, IntakeInputs
 from dspine.drafter.proposal import Fusable, Proposal, Recordable
-from dspine.kernels.choice import REFERENCE, Kernels
+from dspine.kernels.arithmetic import REFERENCE, Kernels
 from dspine.kernels.kv import DeviceSpan, RowCache, Span
 from dspine.kernels.law import Law
 from dspine.kernels.recording import BUCKETS, STRETCH, CaptureError, Recorder, Recording, Shelf

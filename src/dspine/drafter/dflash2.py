@@ -25,7 +25,7 @@ from dspine.drafter.tables import TargetTables
 from dspine.drafter.transitions import predecessors, walked
 from dspine.errors import ConfigError
 from dspine.facts import TargetFacts
-from dspine.kernels.choice import REFERENCE, Kernels
+from dspine.kernels.arithmetic import REFERENCE, Kernels
 from dspine.kernels.law import Law
 from dspine.kernels.packed import pack
 from dspine.stages import stage

@@ -30,7 +30,7 @@ from dspine.drafter.states import BlockStates, Replacement
 from dspine.drafter.tables import TargetTables
 from dspine.drafter.transfer import TransferSpace
 from dspine.drafter.transitions import predecessors, transition_scores, walked
-from dspine.kernels.choice import REFERENCE, Kernels
+from dspine.kernels.arithmetic import REFERENCE, Kernels
 from dspine.kernels.kv import DeviceSpan, RowCache, Span
 from dspine.kernels.law import Law
 from dspine.kernels.layer import Attend
@@ -137,7 +137,7 @@ class DSpine(nn.Module):
     @property
     def _fuses(self) -> bool:
         """Whether the block goes through fused kernels, which have no gradient."""
-        return self.kernels.fused and fusable(self) and not torch.is_grad_enabled()
+        return self.kernels.fused and fusable(self.config) and not torch.is_grad_enabled()
 
     # ---------------------------------------------------------------- the block pass
 

@@ -7,28 +7,45 @@ Source: DSpine (arXiv 2609.36173), section on kernels.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
+import torch
 from torch import Tensor
 
-from dspine.drafter.backbone import DraftLayer, RMSNorm
+from dspine.drafter.backbone import Backbone, DraftLayer, RMSNorm
+from dspine.drafter.config import DSpineConfig
+from dspine.drafter.injection import Injection
+from dspine.drafter.tables import TargetTables
 from dspine.drafter.transitions import predecessors
-from dspine.kernels.choice import Kernels
+from dspine.kernels.arithmetic import Kernels
 from dspine.kernels.layer import Attend
 from dspine.stages import stage
 
-if TYPE_CHECKING:
-    from dspine.drafter.dspine import DSpine
+
+class Spine(Protocol):
+    """What is asked of a network here; `DSpine` has it, and says what each part is."""
+
+    @property
+    def config(self) -> DSpineConfig: ...
+    @property
+    def backbone(self) -> Backbone: ...
+    @property
+    def injection(self) -> Injection: ...
+    @property
+    def tables(self) -> TargetTables: ...
+    @property
+    def codes(self) -> Tensor: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
 
 
-def fusable(network: DSpine) -> bool:
-    """Whether the network is of the design that the kernels are made for."""
-    config = network.config
+def fusable(config: DSpineConfig) -> bool:
+    """Whether a network of these sizes is of the design that the kernels are made for."""
     return config.predecessor == "prediction" and config.reach == 1 and config.gated
 
 
 def fused_pass(
-    network: DSpine, kernels: Kernels, tokens: Tensor, positions: Tensor, attend: Attend
+    network: Spine, kernels: Kernels, tokens: Tensor, positions: Tensor, attend: Attend
 ) -> tuple[Tensor, Tensor]:
     """All layers over one block a row, as `DSpine._states` runs them.
 
@@ -58,7 +75,7 @@ def fused_pass(
     return hidden[:, 1:], last
 
 
-def fused_scores(network: DSpine, kernels: Kernels, last: Tensor, anchors: Tensor, candidates: Tensor) -> Tensor:
+def fused_scores(network: Spine, kernels: Kernels, last: Tensor, anchors: Tensor, candidates: Tensor) -> Tensor:
     """The transition cache, as `DSpine.transition_cache` makes it; one product for the writes of all predecessors."""
     injection, layer = network.injection, len(network.backbone.layers) - 1
     said = injection.readouts[layer](last)
@@ -66,11 +83,11 @@ def fused_scores(network: DSpine, kernels: Kernels, last: Tensor, anchors: Tenso
     message = kernels.candidate_message(said, network.codes, before, injection.message_weights())
     norm = network.backbone.norm
     return kernels.refined_scores(
-        last, injection.writes[layer](message), norm.weight, norm.eps, network.head, candidates
+        last, injection.writes[layer](message), norm.weight, norm.eps, network.tables.head, candidates
     )
 
 
-def _norm_behind(network: DSpine, layer: int) -> RMSNorm:
+def _norm_behind(network: Spine, layer: int) -> RMSNorm:
     """The norm that reads what a layer's write leaves: the next layer's, or the final one."""
     layers = network.backbone.layers
     last = layer == len(layers) - 1

@@ -21,7 +21,7 @@ from dspine.drafter.markov import ConfidenceHead
 from dspine.drafter.passes import BlockForm, decode_pass, training_pass
 from dspine.drafter.proposal import Fusable, Proposal
 from dspine.drafter.tables import TargetTables
-from dspine.kernels.choice import REFERENCE, Kernels
+from dspine.kernels.arithmetic import REFERENCE, Kernels
 from dspine.kernels.kv import DeviceSpan, RowCache, Span
 from dspine.kernels.law import Law
 from dspine.kernels.layer import Attend

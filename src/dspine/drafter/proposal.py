@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from dspine.kernels.choice import Kernels
+from dspine.kernels.arithmetic import Kernels
 from dspine.kernels.kv import DeviceSpan, RowCache, Span
 from dspine.kernels.law import Law
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dspine.drafter.proposal import Proposal
-from dspine.kernels.choice import REFERENCE, Kernels
+from dspine.kernels.arithmetic import REFERENCE, Kernels
 from dspine.kernels.law import Law
 
 

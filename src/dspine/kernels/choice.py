@@ -7,63 +7,19 @@ where that fails, it is said.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from dspine.errors import ConfigError
-from dspine.kernels import accept, cpu, injection, reference
-from dspine.kernels.injection import MessageWeights
-from dspine.kernels.law import Law
+from dspine.kernels.arithmetic import CPU, REFERENCE, Kernels
+from dspine.kernels.equality import first_difference
 
 Choice = Literal["auto", "reference", "fused"]
 CHOICES: tuple[Choice, ...] = ("auto", "reference", "fused")
 FUSED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-
-
-@dataclass(frozen=True)
-class Kernels:
-    """The arithmetic of a round; what each function does is said at its plain definition.
-
-    fused: whether these are the kernels, not the definitions.
-    """
-
-    fused: bool
-    neighbour_message: Callable[[Tensor, Tensor, MessageWeights], Tensor]
-    candidate_message: Callable[[Tensor, Tensor, Tensor, MessageWeights], Tensor]
-    write_and_norm: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
-    refined_scores: Callable[[Tensor, Tensor, Tensor, float, Tensor, Tensor], Tensor]
-    walk: Callable[[Tensor, Law, Tensor | None], tuple[Tensor, Tensor | None]]
-    accept: Callable[[Tensor, Tensor, Tensor | None, Tensor | None, Tensor, Tensor], tuple[Tensor, Tensor]]
-    accept_greedy: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-
-
-REFERENCE = Kernels(
-    fused=False,
-    neighbour_message=injection.neighbour_message,
-    candidate_message=injection.candidate_message,
-    write_and_norm=injection.write_and_norm,
-    refined_scores=injection.refined_scores,
-    walk=reference.walk,
-    accept=accept.accept,
-    accept_greedy=accept.accept_greedy,
-)
-
-CPU = Kernels(
-    fused=True,
-    neighbour_message=cpu.neighbour_message,
-    candidate_message=cpu.candidate_message,
-    write_and_norm=cpu.write_and_norm,
-    refined_scores=cpu.refined_scores,
-    walk=cpu.walk,
-    accept=accept.accept,
-    accept_greedy=cpu.accept_greedy,
-)
 CPU_DTYPES = (torch.float32, torch.bfloat16)
 
 
@@ -144,8 +100,7 @@ def _absent(device: torch.device, dtype: torch.dtype) -> tuple[str, str] | None:
 
 @cache
 def _unequal(kernels: Kernels, device: torch.device, dtype: torch.dtype) -> tuple[str, str] | None:
-    from dspine.kernels.equality import first_difference
-
+    """Which function differs from its definition here, and what would help; None: none does."""
     found = first_difference(REFERENCE, kernels, device, dtype)
     if found is None:
         return None

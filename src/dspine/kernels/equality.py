@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dspine.kernels.choice import Kernels
+from dspine.kernels.arithmetic import Kernels
 from dspine.kernels.injection import MessageWeights
 from dspine.kernels.law import Law
 from dspine.kernels.reference import unit_normalise

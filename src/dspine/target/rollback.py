@@ -14,23 +14,35 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from time import perf_counter
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import torch
+from torch import Tensor
 
 from dspine.errors import ConfigError
 from dspine.kernels.kv import Span
 from dspine.target.cache import TargetCache
 from dspine.target.states import Method, StateCache
 
-if TYPE_CHECKING:
-    from dspine.target.model import Target
-
 Asked = Literal["auto", "snapshot", "replay"]
 METHODS: tuple[Method, ...] = ("replay", "snapshot")
 SHARE = 0.125
 RUNS = 3
 BEFORE = 4  # tokens in front of a measured block
+
+
+class Stateful(Protocol):
+    """What is asked of a target here; `Target` has it, and says what each part is."""
+
+    name: str
+    model: Any
+    device: torch.device
+    decodable: int
+
+    @property
+    def stateful(self) -> bool: ...
+    def new_cache(self, rows: int, rollback: Method | None = None) -> TargetCache: ...
+    def forward(self, ids: Tensor, cache: TargetCache, span: Span) -> object: ...
 
 
 @dataclass(frozen=True)
@@ -52,7 +64,7 @@ class Rollback:
         ConfigError: another word, or a way for a target that has no states.
     """
 
-    def __init__(self, target: Target, asked: Asked) -> None:
+    def __init__(self, target: Stateful, asked: Asked) -> None:
         if asked not in get_args(Asked):
             raise ConfigError(f"rollback is {asked!r}", f"give one of {', '.join(get_args(Asked))}")
         if asked != "auto" and not target.stateful:
@@ -97,7 +109,7 @@ class Rollback:
 
 
 def measure(
-    target: Target, method: Method, rows: int, width: int, clock: Callable[[], float] = perf_counter
+    target: Stateful, method: Method, rows: int, width: int, clock: Callable[[], float] = perf_counter
 ) -> RollbackCost:
     """Verify blocks of `width` tokens in `rows` rows, half of each accepted, and say what a round costs.
 
@@ -119,11 +131,11 @@ def measure(
     return RollbackCost(min(times[1:]), held)
 
 
-def _blank(target: Target, rows: int, width: int) -> torch.Tensor:
+def _blank(target: Stateful, rows: int, width: int) -> Tensor:
     return torch.arange(rows * width, device=target.device).remainder(target.decodable).view(rows, width)
 
 
-def _finish(target: Target) -> None:
+def _finish(target: Stateful) -> None:
     if target.device.type == "cuda":
         torch.cuda.synchronize(target.device)
 

@@ -7,7 +7,8 @@ import torch
 from tests.support.parallel import small
 
 from dspine.kernels import reference
-from dspine.kernels.choice import REFERENCE, choose
+from dspine.kernels.arithmetic import REFERENCE
+from dspine.kernels.choice import choose
 from dspine.kernels.fused.walk import walk
 from dspine.kernels.kv import Span
 from dspine.kernels.law import Law
