@@ -9,12 +9,16 @@ from dataclasses import dataclass, field
 
 import httpx
 
+from dspine.errors import ConfigError
+
+_SUCH = "Give one such as http://localhost:30000/v1."
+
 
 @dataclass(frozen=True)
 class Endpoint:
     """A server and one of its models.
 
-    url: of the interface, mostly ending in `/v1`.
+    url: of the interface, mostly ending in `/v1`; anything but http(s) and a host is a ConfigError.
     model: the name that the server knows it by.
     key: of the API, where it asks for one.
     timeout: seconds without any byte after which a request has failed.
@@ -24,6 +28,14 @@ class Endpoint:
     model: str
     key: str | None = field(default=None, repr=False)
     timeout: float = 600.0
+
+    def __post_init__(self) -> None:
+        try:
+            parsed = httpx.URL(self.url)
+        except httpx.InvalidURL as error:
+            raise ConfigError(f"{self.url} is no address: {error}", _SUCH) from error
+        if parsed.scheme not in ("http", "https") or not parsed.host:
+            raise ConfigError(f"{self.url} is no address of a server", _SUCH)
 
     def at(self, path: str) -> str:
         """The address of a route, "models" or "chat/completions"."""

@@ -166,10 +166,11 @@ def _bench_server(
     from dspine.evaluate.sources import mixed
     from dspine.evaluate.throughput import measure_server, result_file
 
+    server = Endpoint(url, model, os.environ.get("OPENAI_API_KEY"))
     file = result_file(out, f"server-{Path(model).name}", {"endpoint": url, "model": model, **load})
     texts = [prompt.text for prompt in mixed(asked)]
     limits = {name: load[name] for name in ("max_new_tokens", "temperature", "waves", "runs")}
-    measure_server(Endpoint(url, model, os.environ.get("OPENAI_API_KEY")), texts, levels, file, **limits)
+    measure_server(server, texts, levels, file, **limits)
     return file
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dspine.cli import options as o
 from dspine.cli.console import answer, complain, note
-from dspine.cli.models import Models, choose_drafter, fastest_dtype, open_models
+from dspine.cli.models import Models, choose_drafter, fastest_dtype, open_models, why_plain
 from dspine.errors import RequestError
 
 if TYPE_CHECKING:
@@ -59,13 +59,14 @@ def chat(
         stop=tuple(stop or ()),
     )
     chosen = choose_drafter(target, drafter, no_drafter, rollback)
+    verified = o.verify_choice(verify, why_plain(target, no_drafter) if chosen is None else None, measure)
     models = open_models(
         target,
         chosen,
         dtype=dtype or fastest_dtype(device),
         device=device,
         thinking=thinking,
-        verify=o.verify_choice(verify, not no_drafter, measure),
+        verify=verified,
         measure=measure,
         kernels=kernels.value,
         rollback=rollback,

@@ -12,7 +12,7 @@ from rich.table import Table
 from dspine.cli import options as o
 from dspine.cli.console import answer, note, notes, print_json, titled
 from dspine.cli.mlx_models import MlxModels, open_mlx_models
-from dspine.cli.models import Models, choose_drafter, counts, fastest_dtype, open_models
+from dspine.cli.models import Models, choose_drafter, counts, fastest_dtype, open_models, why_plain
 from dspine.stages import StageClock, StageTime
 
 if TYPE_CHECKING:
@@ -79,9 +79,11 @@ def generate(
     if raw and (system or thinking):
         raise typer.BadParameter("--raw uses no chat template, so --system and --thinking say nothing")
     chosen = choose_drafter(target, drafter, no_drafter, rollback)
-    verified = o.verify_choice(verify, not no_drafter, measure)
+    verified = o.verify_choice(verify, why_plain(target, no_drafter) if chosen is None else None, measure)
     forced = {"kernels": kernels.value, "rollback": rollback.value, "capture": capture.value}
     _check_backend(backend, bits, drafter_bits, measure or profile, forced)
+    if chosen is None and drafter_bits is not None:
+        raise typer.BadParameter(f"{why_plain(target, no_drafter)} leaves --drafter-bits nothing to do")
     text = o.read_prompt(prompt)
     params = o.sampling_params(
         temperature=temperature,

@@ -68,9 +68,15 @@ def choose_drafter(
     """
     if no_drafter and drafter is not None:
         raise typer.BadParameter("--no-drafter and --drafter exclude each other")
-    if no_drafter and rollback is not RollbackChoice.auto:
-        raise typer.BadParameter("--no-drafter leaves --rollback nothing to do")
-    return None if no_drafter else drafter or SHIPPED_FOR.get(target)
+    chosen = None if no_drafter else drafter or SHIPPED_FOR.get(target)
+    if chosen is None and rollback is not RollbackChoice.auto:
+        raise typer.BadParameter(f"{why_plain(target, no_drafter)} leaves --rollback nothing to do")
+    return chosen
+
+
+def why_plain(target: str, no_drafter: bool) -> str:
+    """What leaves an option about drafts nothing to do, where none are made."""
+    return "--no-drafter" if no_drafter else f"no drafter is shipped for {target} and none named (--drafter), which"
 
 
 def load_models(

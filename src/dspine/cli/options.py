@@ -244,19 +244,19 @@ def sampling_params(**fields: Any) -> SamplingParams:
         raise typer.BadParameter(fault.what) from fault
 
 
-def verify_choice(verify: str | None, drafted: bool = True, measure: bool = False) -> Verify:
+def verify_choice(verify: str | None, plain: str | None = None, measure: bool = False) -> Verify:
     """What `--verify` asks for.
 
     Args:
-        drafted: whether there may be a drafter at all.
+        plain: why there are no drafts, as `why_plain` says it; None: there are.
         measure: whether the costs that it goes by are to be measured anew.
 
     Raises:
         typer.BadParameter: no policy that is known, nothing to verify, or one that goes by no costs.
     """
-    if not drafted and (verify is not None or measure):
+    if plain is not None and (verify is not None or measure):
         option = "--measure" if verify is None else "--verify"
-        raise typer.BadParameter(f"--no-drafter leaves {option} nothing to do")
+        raise typer.BadParameter(f"{plain} leaves {option} nothing to do")
     if verify is None:
         return "auto"
     with uncollected():

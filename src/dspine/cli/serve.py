@@ -12,7 +12,7 @@ import typer
 from dspine.cli import options as o
 from dspine.cli.console import answer, note, waiting
 from dspine.cli.heavy import uncollected
-from dspine.cli.models import choose_drafter, fastest_dtype, open_models
+from dspine.cli.models import choose_drafter, fastest_dtype, open_models, why_plain
 from dspine.errors import ConfigError
 
 SERVER = "The server"
@@ -89,9 +89,11 @@ def serve(
     """
     key = _read_key(api_key_file)
     chosen = choose_drafter(target, drafter, no_drafter, rollback)
+    if name is not None and not name.strip():
+        raise typer.BadParameter("--name is empty; clients have to say it")
     if inspect and chosen is None:
         raise typer.BadParameter("--inspect shows what a drafter does, and there is none; name one with --drafter")
-    verified = o.verify_choice(verify, not no_drafter, measure)
+    verified = o.verify_choice(verify, why_plain(target, no_drafter) if chosen is None else None, measure)
     _check_installed()
 
     with waiting("Starting"), uncollected():

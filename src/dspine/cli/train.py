@@ -69,6 +69,8 @@ def train(
     if seeds is not None:
         raise typer.BadParameter("--seeds belongs to --ablate; one run's seed is --set training.seed=N")
     if dry_run:
+        if not resume:
+            raise typer.BadParameter("--dry-run trains nothing, anew or not: leave --fresh out")
         _rehearse(recipe, overrides or [], as_json)
         return
     with uncollected():

@@ -24,6 +24,7 @@ class Vocabulary:
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
         self._byte_of = {letter: byte for byte, letter in bytes_to_unicode().items()}  # type: ignore[no-untyped-call]
+        self._special = frozenset(tokenizer.all_special_ids)
         self._read = lru_cache(maxsize=1 << 16)(self._look_up)
 
     def name(self, token: int) -> str:
@@ -37,7 +38,7 @@ class Vocabulary:
 
     def special(self, token: int) -> bool:
         """Whether answers show nothing for it."""
-        return token in self._tokenizer.all_special_ids
+        return token in self._special
 
     def _look_up(self, token: int) -> tuple[str, bytes | None]:
         text = str(self._tokenizer.decode([token], skip_special_tokens=False))

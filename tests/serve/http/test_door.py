@@ -61,14 +61,40 @@ def test_the_gate_counts_and_says_when_to_come_back():
     assert int(caught.value.headers["Retry-After"]) >= 1
     assert gate.inside == 2  # a request is let in whole or not at all
     second = gate.enter(1)
-    first.give_back()
-    first.give_back()
+    first.give_back(answered=True)
+    first.give_back(answered=True)
     assert gate.inside == 1
-    second.give_back()
+    second.give_back(answered=True)
     gate.closed = True
     with pytest.raises(ApiFault) as caught:
         gate.enter(1)
     assert caught.value.status == 503
+
+
+def test_only_answers_say_how_long_one_takes(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("dspine.serve.http.gate.monotonic", lambda: clock[0])
+    gate = Gate(Limits(slots=1, waiting=1))
+    for _ in range(50):
+        claim = gate.enter(1)
+        clock[0] += 20
+        claim.give_back(answered=True)
+    assert gate.retry_after() == 20
+    for _ in range(50):  # refused at once, or left by their clients
+        gate.enter(1).give_back(answered=False)
+    assert gate.retry_after() == 20
+
+
+def test_a_request_that_is_refused_says_nothing_of_how_long_an_answer_takes(server):
+    body = {"model": "nano", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+    httpx.post(f"{server.url}/v1/chat/completions", json=body).raise_for_status()
+    before = server.service.gate.mean_seconds
+    for _ in range(3):
+        refused = httpx.post(f"{server.url}/v1/chat/completions", json=body | {"logit_bias": {"99999": 1}})
+        assert refused.status_code == 400
+    assert server.service.gate.mean_seconds == before
+    httpx.post(f"{server.url}/v1/chat/completions", json=body).raise_for_status()
+    assert server.service.gate.mean_seconds != before
 
 
 def test_a_full_server_answers_429_and_is_not_ready(server):
@@ -82,5 +108,5 @@ def test_a_full_server_answers_429_and_is_not_ready(server):
         assert httpx.get(f"{server.url}/ready").status_code == 503
         assert httpx.get(f"{server.url}/health").status_code == 200
     finally:
-        claim.give_back()
+        claim.give_back(answered=False)
     assert httpx.get(f"{server.url}/ready").status_code == 200

@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import httpx
 import pytest
 from tests.serve.http.conftest import QUESTIONS, running
 
 from dspine.decode.engine import Engine
+from dspine.decode.records import Completion, Update
 from dspine.decode.sampling import SamplingParams
+from dspine.decode.vocabulary import Vocabulary
+from dspine.serve.http.inspection import Lane
 from dspine.serve.http.limits import Limits
+from dspine.serve.http.thread import Step
 from dspine.target.chat import render
 
 
@@ -53,6 +58,30 @@ def test_sampled_and_alone(page):
     *told, end = events(page, prompt="Hello", temperature=0.9, seed=4, max_tokens=6, plain=False)
     assert end["same"] is None
     assert {each["lane"] for each in told} == {"main"}
+
+
+def test_metrics_are_of_what_is_served_and_not_of_what_stands_beside_it(target, make_engine):
+    with running(target, make_engine(max_batch=1), Limits(slots=1), plain=Engine(target, max_batch=1)) as it:
+        *told, _ = events(it.url, prompt=QUESTIONS[2], max_tokens=40)
+        text = httpx.get(f"{it.url}/metrics").text
+    rounds = [each for line in told if line["lane"] == "main" for each in line["rounds"]]
+    assert len({line["lane"] for line in told}) == 2
+    assert f"dspine_rounds_total {float(len(rounds))}\n" in text
+    assert f"dspine_kept_tokens_total {float(sum(each['kept'] for each in rounds))}\n" in text
+    assert "dspine_answer_seconds_count 1.0\n" in text
+
+
+def test_a_character_that_is_never_whole_is_shown_as_the_answer_shows_it(target):
+    [first, second] = target.tokenizer.encode("\N{SNOWMAN}", add_special_tokens=False)[:2]
+    service = SimpleNamespace(target=target, vocabulary=Vocabulary(target.tokenizer))
+    lane = Lane(service, "main")  # type: ignore[arg-type]  it asks for no more
+    done = Completion(0, (1,), (first, second), "", "length", ())
+    told = [
+        lane.told(Step(Update(0, "", (first,)), 0.1, 0)),
+        lane.told(Step(Update(0, "", (second,), completion=done), 0.2, 0)),
+    ]
+    text = "".join(token["text"] for each in told for token in each["tokens"])
+    assert text == target.tokenizer.decode([first, second]) == "\ufffd"
 
 
 def test_files(page):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import httpx
@@ -44,6 +45,10 @@ def error(response: httpx.Response, status: int = 400) -> dict[str, Any]:
         ("messages", [], "messages", "invalid_value"),
         ("messages", [{"role": "tool", "content": "x"}], "messages.0.role", "invalid_value"),
         ("messages", [{"role": "user", "content": "x", "name": "y"}], "messages.0.name", "unknown_parameter"),
+        ("messages", [{"role": "user", "content": 5}], "messages.0.content", "invalid_value"),
+        ("messages", [{"role": "user", "content": [{"type": "image_url"}]}], "messages.0.content", "invalid_value"),
+        ("messages", [{"role": "assistant", "content": None}], "messages.0.content", "invalid_value"),
+        ("min_tokens", 3, "min_tokens", "invalid_value"),  # above max_tokens
         ("logit_bias", {"99999": 1}, None, "invalid_value"),  # outside the vocabulary: the engine's refusal
     ],
 )
@@ -52,6 +57,28 @@ def test_by_name(server, field, value, param, code):
     assert (fault["param"], fault["code"], fault["type"]) == (param, code, "invalid_request_error")
     assert field in fault["message"]
     assert server.service.gate.inside == 0
+
+
+@pytest.mark.parametrize("prompt", [{"a": 1}, 5, [1, "a"], ["a", [1]], [1.5], [True], [[True]], [None]])
+def test_what_is_no_prompt_is_told_what_one_is(server, prompt):
+    asked = {"model": "nano", "prompt": prompt}
+    fault = error(httpx.post(f"{server.url}/v1/completions", json=asked))
+    assert fault["param"] == "prompt"
+    assert "a text, a list of token ids" in fault["message"]
+
+
+@pytest.mark.parametrize("field", ["model", "\ud800"])
+def test_half_a_character_in_a_name_is_a_fault_of_the_client(server, field):
+    body = json.dumps(HELLO | {field: "\ud800"})
+    response = httpx.post(server.url + CHAT, content=body, headers={"Content-Type": "application/json"})
+    fault = error(response, 404 if field == "model" else 400)
+    assert "application/json" not in fault["message"]  # it is JSON, and an object
+
+
+@pytest.mark.parametrize("body", [b'{"seed": ' + b"1" * 5000 + b"}", b"[" * 100_000, b'{"model": "\xff"}'])
+def test_json_that_cannot_be_read_is_called_so(server, body):
+    fault = error(httpx.post(server.url + CHAT, content=body, headers={"Content-Type": "application/json"}))
+    assert fault["code"] == "invalid_json"
 
 
 @pytest.mark.parametrize(

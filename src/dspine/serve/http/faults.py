@@ -6,13 +6,13 @@ Source: OpenAI API reference, error codes.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from dspine.errors import DspineError
@@ -20,7 +20,7 @@ from dspine.errors import DspineError
 log = logging.getLogger("dspine.serve")
 
 _CODES = {"extra_forbidden": "unknown_parameter", "missing": "missing_required_parameter"}
-_STATUS_CODES = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
+_STATUS_CODES = {400: "invalid_json", 404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
 
 
 class ApiFault(Exception):
@@ -54,9 +54,9 @@ class ApiFault(Exception):
         """The JSON object of the response, and of the last event of a stream that fails."""
         return {"error": {"message": self.message, "type": _kind(self.status), "param": self.param, "code": self.code}}
 
-    def response(self) -> JSONResponse:
-        """The whole response."""
-        return JSONResponse(self.body(), self.status, self.headers)
+    def response(self) -> Response:
+        """The whole response, in ASCII: a message may quote half a character, which UTF-8 cannot hold."""
+        return Response(json.dumps(self.body()), self.status, self.headers, "application/json")
 
 
 def refused(message: str, *, code: str = "invalid_value", param: str | None = None) -> ApiFault:
@@ -83,17 +83,19 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _known)
 
 
-async def _known(_: Request, error: Exception) -> JSONResponse:
+async def _known(_: Request, error: Exception) -> Response:
     return as_fault(error).response()
 
 
-async def _malformed(_: Request, error: Exception) -> JSONResponse:
+async def _malformed(_: Request, error: Exception) -> Response:
     """The first thing that is wrong with a body."""
     assert isinstance(error, RequestValidationError)
     fault = error.errors()[0]
     param = ".".join(str(part) for part in fault["loc"] if part != "body") or None
     if fault["type"] == "json_invalid":
         return refused(f"the body is not JSON: {fault['ctx']['error']}", code="invalid_json").response()
+    if fault["type"] == "string_unicode":
+        return refused(f"{param or 'the body'} holds half a character: give Unicode", param=param).response()
     if param is None:
         return refused("the body must be a JSON object, sent as Content-Type: application/json").response()
     code = _CODES.get(fault["type"], "invalid_value")
@@ -102,7 +104,7 @@ async def _malformed(_: Request, error: Exception) -> JSONResponse:
     return refused(message, code=code, param=param).response()
 
 
-async def _http(_: Request, error: Exception) -> JSONResponse:
+async def _http(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = _STATUS_CODES.get(error.status_code, "invalid_request")
     return ApiFault(error.status_code, str(error.detail), code=code, headers=error.headers).response()

@@ -25,7 +25,7 @@ class Gate:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._mean = 1.0  # seconds that an answer takes; nothing is known of the first
+        self.mean_seconds = 1.0  # that an answer takes; nothing is known of the first
         self.closed = False
         self.inside = 0
 
@@ -50,12 +50,13 @@ class Gate:
     def retry_after(self) -> int:
         """Seconds until a place is free, roughly: what is ahead, by the number of slots and how long answers took."""
         ahead = max(1, self.inside - self._limits.slots)
-        return min(_LONGEST, max(1, ceil(self._mean * ahead / self._limits.slots)))
+        return min(_LONGEST, max(1, ceil(self.mean_seconds * ahead / self._limits.slots)))
 
-    def leave(self, count: int, seconds: float) -> None:
-        """Take places back."""
+    def leave(self, count: int, seconds: float | None) -> None:
+        """Take places back; None where no answer came of them, which tells nothing of how long one takes."""
         self.inside -= count
-        self._mean += _WEIGHT * (seconds - self._mean)
+        if seconds is not None:
+            self.mean_seconds += _WEIGHT * (seconds - self.mean_seconds)
 
 
 class Pass:
@@ -66,8 +67,12 @@ class Pass:
         self._count = count
         self._since = monotonic()
 
-    def give_back(self) -> None:
-        """End the claim; doing so again does nothing."""
+    def give_back(self, *, answered: bool) -> None:
+        """End the claim; doing so again does nothing.
+
+        Args:
+            answered: whether the request was answered to its end.
+        """
         if self._count:
-            self._gate.leave(self._count, monotonic() - self._since)
+            self._gate.leave(self._count, monotonic() - self._since if answered else None)
             self._count = 0

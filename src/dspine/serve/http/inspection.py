@@ -21,14 +21,14 @@ from dspine.decode.sampling import SamplingParams
 from dspine.decode.text import Detokenizer
 from dspine.serve.http.replies import EventReply, event
 from dspine.serve.http.service import Call, Service
-from dspine.serve.http.thread import Job, Step
+from dspine.serve.http.thread import MAIN, Job, Step
 from dspine.target.chat import render
 
 PAGE_PATHS = ("/inspect/", "/inspect/inspect.js", "/inspect/inspect.css")
 _TYPES = {"index.html": "text/html", "inspect.js": "text/javascript", "inspect.css": "text/css"}
 _HEADERS = {"Content-Security-Policy": "default-src 'self'; img-src data:", "Cache-Control": "no-cache"}
 
-LANES = ("main", "plain")  # of the choices 0 and 1
+LANES = (MAIN, "plain")  # of the choices 0 and 1
 
 
 class InspectRequest(BaseModel):
@@ -55,9 +55,12 @@ class Lane:
         """The event of one step."""
         update = step.update
         marked = zip(update.token_ids, kinds(update.rounds, len(update.token_ids)), strict=True)
+        tokens = [{"text": self._shown(token), "kind": kind} for token, kind in marked]
+        if update.finished and tokens:
+            tokens[-1]["text"] += self._text.flush()
         return {
             "lane": self._name,
-            "tokens": [{"text": self._shown(token), "kind": kind} for token, kind in marked],
+            "tokens": tokens,
             "rounds": [
                 {"proposed": r.proposed, "reached": r.reached, "landed": r.landed, "kept": r.kept}
                 for r in update.rounds

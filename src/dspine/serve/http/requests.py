@@ -51,6 +51,35 @@ def _listed(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
+def _message_text(value: object) -> object:
+    """Refuse what is no content in words: of a union pydantic names each kind and what it is not."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise ValueError('give a text, or a list of {"type": "text", "text": "..."}')
+    for number, part in enumerate(value):
+        is_text = isinstance(part, dict) and set(part) == {"type", "text"} and part["type"] == "text"
+        if not (is_text and isinstance(part["text"], str)):
+            raise ValueError(f'part {number} is no {{"type": "text", "text": "..."}}, and text is the only kind')
+    return value
+
+
+def _one_kind(value: object) -> object:
+    """Refuse what is no prompt, as `_message_text` does."""
+    rows = value if isinstance(value, list) else None
+    if isinstance(value, str) or _is_ids(value) or (rows and (_are_texts(rows) or all(map(_is_ids, rows)))):
+        return value
+    raise ValueError("give a text, a list of token ids, or a list of texts or of such lists")
+
+
+def _are_texts(rows: list[object]) -> bool:
+    return all(isinstance(each, str) for each in rows)
+
+
+def _is_ids(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, int) and not isinstance(each, bool) for each in value)
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -66,7 +95,7 @@ class ChatMessage(_Strict):
     """One message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
+    content: Annotated[str | list[TextPart], BeforeValidator(_message_text)]
 
     @model_validator(mode="before")
     @classmethod
@@ -207,7 +236,7 @@ class ChatRequest(Asked):
 class CompletionRequest(Asked):
     """POST /v1/completions. `prompt` is a text, a list of token ids, or a list of either."""
 
-    prompt: str | list[int] | list[str] | list[list[int]]
+    prompt: Annotated[str | list[int] | list[str] | list[list[int]], BeforeValidator(_one_kind)]
     max_tokens: Annotated[int, Field(ge=1)] = 16  # OpenAI's default
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
 

@@ -27,7 +27,7 @@ from dspine.serve.http.gate import Gate
 from dspine.serve.http.limits import Limits
 from dspine.serve.http.metrics import Metrics
 from dspine.serve.http.service import Service
-from dspine.serve.http.thread import EngineThread
+from dspine.serve.http.thread import MAIN, EngineThread
 from dspine.target.model import Target
 
 _WARM_TOKENS = 8  # of each answer before the first request
@@ -75,7 +75,7 @@ def bind(host: str, port: int) -> socket.socket:
 def build(served: Served, limits: Limits, key: str | None = None) -> FastAPI:
     """The application over an engine; its thread starts and ends with the application."""
     metrics = Metrics()
-    lanes = {"main": served.engine} | ({} if served.plain is None else {"plain": served.plain})
+    lanes = {MAIN: served.engine} | ({} if served.plain is None else {"plain": served.plain})
     service = Service(
         target=served.target,
         thread=EngineThread(lanes, metrics),

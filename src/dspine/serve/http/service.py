@@ -36,6 +36,7 @@ class Call:
     claim: Pass
     mail: Mail = field(default_factory=asyncio.Queue)
     tickets: dict[int, Ticket] = field(default_factory=dict)  # of choices that have not ended
+    ended: int = 0  # choices that were answered to their end
 
     async def step(self) -> tuple[int, Step] | None:
         """The next step of any choice, with its index; None when all have ended.
@@ -50,6 +51,7 @@ class Call:
             raise letter
         if letter.update.finished:
             del self.tickets[index]
+            self.ended += 1
         return index, letter
 
     async def all(self) -> list[Completion]:
@@ -65,7 +67,7 @@ class Call:
         for ticket in self.tickets.values():
             self.thread.abort(ticket)
         self.tickets.clear()
-        self.claim.give_back()
+        self.claim.give_back(answered=self.ended == len(self.jobs))
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,8 @@ class Service:
         jobs = []
         for prompt in prompts:
             room = self.room(prompt, asked.length, asked.length_field)
+            if asked.min_tokens > room:
+                raise refused(f"min_tokens is {asked.min_tokens}, and there are {room} at most", param="min_tokens")
             jobs += [Job(prompt, asked.params(choice, room, asked.top)) for choice in range(asked.n)]
         return jobs
 

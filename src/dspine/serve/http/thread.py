@@ -27,6 +27,7 @@ from dspine.serve.http.metrics import Metrics
 
 log = logging.getLogger("dspine.serve")
 
+MAIN = "main"  # the lane that clients are served by; what others do stands in no metric but the number in progress
 _PATIENCE = 2  # steps that may fail in a row before the requests in progress are given up
 
 
@@ -36,7 +37,7 @@ class Job:
 
     prompt: Sequence[int]
     params: SamplingParams
-    lane: str = "main"
+    lane: str = MAIN
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class Ticket:
 @dataclass
 class _Lane:
     engine: Engine
+    metrics: Metrics | None  # None: it stands beside what is served, for comparison
     clock: float = 0.0
     failures: int = 0
     tickets: dict[int, Ticket] = field(default_factory=dict)
@@ -88,11 +90,11 @@ class EngineThread:
 
     Args:
         lanes: engines by name.
-        metrics: is told what happens.
+        metrics: is told what happens in the lane MAIN, and how many requests are in any.
     """
 
     def __init__(self, lanes: Mapping[str, Engine], metrics: Metrics) -> None:
-        self._lanes = {name: _Lane(engine) for name, engine in lanes.items()}
+        self._lanes = {name: _Lane(engine, metrics if name == MAIN else None) for name, engine in lanes.items()}
         self._metrics = metrics
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._stopping = False
@@ -194,7 +196,8 @@ class EngineThread:
         lane = self._lanes[ticket.job.lane]
         if ticket.number is not None and lane.tickets.pop(ticket.number, None) is not None:
             lane.engine.abort(ticket.number)
-            self._metrics.aborted()
+            if lane.metrics is not None:
+                lane.metrics.aborted()
             self._count()
 
     def _step(self, lane: _Lane) -> None:
@@ -222,7 +225,8 @@ class EngineThread:
         for update in updates:
             ticket = lane.tickets[update.request_id]
             seconds = perf_counter() - ticket.asked_at
-            self._metrics.updated(update, seconds, first=not ticket.started)
+            if lane.metrics is not None:
+                lane.metrics.updated(update, seconds, first=not ticket.started)
             ticket.started = True
             if update.finished:
                 del lane.tickets[update.request_id]
@@ -235,7 +239,8 @@ class EngineThread:
         for ticket in tickets:
             assert ticket.number is not None
             lane.engine.abort(ticket.number)
-            self._metrics.failed()
+            if lane.metrics is not None:
+                lane.metrics.failed()
         _post_all([(ticket, fault) for ticket in tickets])
         self._count()
 

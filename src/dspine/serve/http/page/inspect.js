@@ -194,6 +194,7 @@ async function describe() {
   $("facts").textContent =
     `${facts.target}, drafter ${facts.drafter}, ${facts.dtype} on ${facts.device}, verifies ${facts.verify}`;
   $("max").max = facts.max_tokens;
+  $("max").value = Math.min($("max").valueAsNumber || facts.max_tokens, facts.max_tokens);
 }
 
 $("ask").addEventListener("submit", submit);
