@@ -54,6 +54,7 @@ def test_a_target_that_is_built_and_named_is_refused(tmp_path):
         ({"data": {}}, r"'data\.prompts' is missing"),
         ({"output": None}, "'output' is missing"),
         ({"output": [1]}, "'output'"),
+        ({"evaluate": {"every_steps": 5}}, r"evaluate\.every_steps needs data\.held_out"),
         ({"data": "all"}, "'data'"),
         ({"build": 3}, "'build'"),
         ({"build": {"drafter": 1}}, r"unknown key 'build\.drafter'"),

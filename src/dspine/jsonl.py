@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ def json_lines(path: Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
     """
     try:
         with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
+            for number, read in enumerate(file, start=1):
+                line = read.removeprefix(BOM_UTF8) if number == 1 else read  # editors on Windows write one
                 if line.strip():
                     place = f"{path}, line {number}"
                     yield number, place, _json_object(line, place)

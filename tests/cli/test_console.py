@@ -7,7 +7,7 @@ import json
 import pytest
 from rich.table import Table
 
-from dspine.cli.console import print_json, results
+from dspine.cli.console import print_json, results, titled
 
 
 @pytest.mark.parametrize("columns", ["20", None])
@@ -26,3 +26,11 @@ def test_a_number_that_is_none_is_null(capsys: pytest.CaptureFixture[str]) -> No
     print_json({"tau": float("nan"), "by place": (0.5, float("nan"))})
     assert "NaN" not in (said := capsys.readouterr().out)
     assert json.loads(said) == {"tau": None, "by place": [0.5, None]}
+
+
+def test_brackets_in_a_name_are_no_style(capsys: pytest.CaptureFixture[str]) -> None:
+    table = titled("of [b]", "task [x]")
+    table.add_row("mine[b][/c]")
+    results().print(table)
+    said = capsys.readouterr().out
+    assert all(text in said for text in ("of [b]", "task [x]", "mine[b][/c]"))

@@ -84,7 +84,7 @@ def test_two_questions_of_one_id_are_refused(engine, tmp_path):
 
 
 def test_a_prompt_that_cannot_be_honoured_stops_it_before_anything_runs(engine, tmp_path):
-    with pytest.raises(RequestError, match="the prompt is empty"):
+    with pytest.raises(RequestError, match="c: the prompt is empty"):
         run(engine, tmp_path / "a.jsonl", questions=[*QUESTIONS, Question("c", "c", [])])
     assert engine.pending == 0
     assert read_answers(tmp_path / "a.jsonl")[1] == {}

@@ -100,6 +100,38 @@ def test_an_interrupt_while_full_is_trained_anew(recipe: Path, tmp_path: Path, m
     assert ablate(recipe, ["no-gate"], overrides=SHORT).finished
 
 
+def test_a_variant_that_fails_does_not_keep_the_others_from_being_trained(
+    recipe: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    real, calls = running._train, []
+
+    def failing(*arguments):
+        calls.append(arguments[2].name)
+        if calls[-1] == "no-gate":
+            raise DataError("no finite loss", "Lower training.learning_rate.")
+        return real(*arguments)
+
+    asked = ["no-gate", "no-refinement"]
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "_train", failing)
+        with pytest.raises(DataError, match=r"1 of 3 runs failed: no-gate, seed 3 \(no finite loss\)\nLower training"):
+            ablate(recipe, asked, overrides=SHORT)
+    assert calls == [FULL, "no-gate", "no-refinement"]
+    assert "| no-refinement |" in capfd.readouterr().err
+    monkeypatch.setattr(running, "_train", lambda *arguments: calls.append(arguments[2].name) or real(*arguments))
+    assert ablate(recipe, asked, overrides=SHORT).finished
+    assert calls[3:] == ["no-gate"]
+
+    def broken(*arguments):
+        raise DataError("no space")
+
+    monkeypatch.setattr(running, "_train", broken)
+    with pytest.raises(DataError, match=r"^no space$"):  # without `full` nothing compares
+        ablate(recipe, asked, overrides=SHORT, seeds=[9])
+
+
 def test_runs_on_other_responses_are_not_compared(recipe: Path, tmp_path: Path) -> None:  # noqa: F811
     ablate(recipe, [FULL], overrides=SHORT)
     path = tmp_path / "responses.jsonl"

@@ -111,7 +111,7 @@ def test_a_dry_run_checks_and_times_and_writes_nothing(recipe, tmp_path, monkeyp
     before = sorted(path.name for path in tmp_path.rglob("*"))
     found = rehearse(recipe)
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
-    assert (found.steps, found.sequences, found.made_up) == (20, 12, False)
+    assert (found.steps, found.sequences, found.made_up) == (20, 11, False), "one of twelve has no anchor"
     assert found.step_seconds > 0
     assert found.hours == pytest.approx(20 * found.step_seconds / 3600)
     assert found.state_bytes == 16 * found.parameters
@@ -137,6 +137,10 @@ def test_a_dry_run_refuses_what_the_run_would(recipe, tmp_path, monkeypatch):  #
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ConfigError, match="not installed"):
         rehearse(recipe, ["training.trackers=[wandb]"])
+    with pytest.raises(ConfigError, match="longer than data"):
+        rehearse(recipe, ["data.max_prompt_tokens=2"])
+    with pytest.raises(DataError, match="two tokens in a row to train on"):
+        rehearse(recipe, ["training.max_length=6"])
     missing = f"data.prompts={tmp_path / 'none.jsonl'}"
     with pytest.raises(DataError, match=r"none\.jsonl"):
         rehearse(recipe, [missing, "data.held_out=1"])

@@ -84,9 +84,10 @@ def test_two_processes_killed_and_gone_on_with_make_what_they_make_in_one_go(rec
 
 
 def launched(monkeypatch, **variables):
-    """As a launcher leaves the environment."""
+    """As a launcher leaves the environment; what accelerate adds to it goes with the test."""
     for name in (*COUNTS, *ONE_ALONE, "LOCAL_RANK", "RANK"):
-        monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
 

@@ -80,6 +80,15 @@ def test_files_that_are_no_prompt_files(tmp_path):
         read_prompts(tmp_path / "latin.jsonl")
 
 
+def test_a_mark_of_utf8_at_the_head_is_no_fault(tmp_path):
+    """Editors on Windows write one."""
+    path = tmp_path / "p.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + (json.dumps(GOOD) + "\n").encode())
+    assert [prompt.id for prompt in read_prompts(path)] == ["a/1"]
+    path.with_suffix(".json").write_bytes(b"\xef\xbb\xbf" + json.dumps([GOOD]).encode())
+    assert [prompt.id for prompt in read_prompts(path.with_suffix(".json"))] == ["a/1"]
+
+
 def test_a_line_that_was_cut_off_is_called_so(tmp_path):
     path = tmp_path / "p.jsonl"
     path.write_text(json.dumps(GOOD) + "\n" + '{"id": "a/2", "prom')

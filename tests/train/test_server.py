@@ -18,6 +18,7 @@ from dspine.target.chat import render, template_digest
 from dspine.train import server as serving
 from dspine.train.prompts import Prompt
 from dspine.train.regenerate import regenerate
+from dspine.train.reply import Passing, read_reply
 from dspine.train.responses import read_meta, read_responses
 from dspine.train.server import Server
 
@@ -146,6 +147,25 @@ def test_what_the_server_refuses_is_told_at_once(target, served, tmp_path):
     with pytest.raises(DataError, match=r"refuses with HTTP 400: .*fault 400"):
         run(target, served, tmp_path / "r.jsonl", concurrency=1)
     assert len(served.bodies) == 1
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        ({"text": None, "token_ids": [1, 2]}, None),
+        ({"text": None}, "neither text nor token ids"),
+        ({"text": "x", "token_ids": [1, -2]}, "token id -2"),
+        ({"text": "x", "token_ids": ["1"]}, "token ids that are no numbers"),
+        ({"text": "x", "token_ids": 7}, "token ids that are no numbers"),
+    ],
+)
+def test_nonsense_of_a_server_is_named(target, choice, said):
+    body = {"choices": [{"finish_reason": "length", **choice}]}
+    if said is None:
+        assert read_reply(body, target).token_ids == (1, 2)
+        return
+    with pytest.raises((DataError, Passing), match=said):
+        read_reply(body, target)
 
 
 def test_a_strict_server_is_asked_without_extensions(target, served, tmp_path):

@@ -308,6 +308,14 @@ def test_the_log_is_json_where_a_loss_is_not_finite(recipe, tmp_path, monkeypatc
     assert any(line["loss"] is None for line in lines if line.get("skipped"))
 
 
+def test_what_a_run_says_is_no_markup(recipe, tmp_path, monkeypatch, capfd):
+    path = tmp_path / "responses.jsonl"
+    path.write_text(path.read_text().replace('"r3"', '"r[/3]"'))
+    poison(monkeypatch, {"r[/3]"})
+    train(recipe, ["training.steps=3", "evaluate.prompts=0"])
+    assert "Samples: r[/3]" in capfd.readouterr().err
+
+
 def test_nothing_but_bad_steps_ends_the_run(recipe, monkeypatch):
     poison(monkeypatch, {f"r{i}" for i in range(12)})
     with pytest.raises(DataError, match="3 steps in a row"):

@@ -43,8 +43,11 @@ def answer(piece: str) -> None:
 
 
 def results() -> Console:
-    """A console for tables that are the command's result: a narrow terminal wraps them, and no number is cut off."""
-    console = Console(highlight=False)
+    """A console for tables that are the command's result: a narrow terminal wraps them, and no number is cut off.
+
+    Brackets are text: names of tasks and files hold some.
+    """
+    console = Console(highlight=False, markup=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PIPED
     console.width = max(console.width, NARROWEST)

@@ -90,7 +90,7 @@ def _print(found: Inspection) -> None:
         console.print(_said(found.responses), soft_wrap=True)
         console.print(_cost(found.responses.budget), soft_wrap=True)
     for overlap in found.overlaps:
-        console.print(_overlap(overlap), soft_wrap=True, markup=False)
+        console.print(_overlap(overlap), soft_wrap=True)
 
 
 def _shown(name: str, pieces: list[Piece]) -> Text:

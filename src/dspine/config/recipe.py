@@ -240,4 +240,6 @@ class Recipe(Section):
     def _held_out(self) -> Self:
         if self.data.held_out and not self.data.mix:
             raise ValueError("data.held_out needs data.mix: it counts prompts of each source of the mix")
+        if self.evaluate.every_steps and not self.data.held_out:
+            raise ValueError("evaluate.every_steps needs data.held_out: tau is measured on prompts that are held out")
         return self

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from dspine.decode.engine import Engine
 from dspine.decode.records import Completion
 from dspine.decode.sampling import SamplingParams
-from dspine.errors import DataError
+from dspine.errors import DataError, RequestError
 from dspine.evaluate.answers import AnswerFile, AnswerRecord, prompt_digest
 
 
@@ -41,7 +41,11 @@ def collect(
     live: dict[int, Question] = {}
     try:
         for question in _open_questions(questions, file):
-            live[engine.add(question.prompt_ids, params.keyed(question.id))] = question
+            try:
+                number = engine.add(question.prompt_ids, params.keyed(question.id))
+            except RequestError as error:
+                raise RequestError(f"{question.id}: {error.what}", error.fix) from error
+            live[number] = question
         while live:
             for update in engine.step():
                 if update.error is not None:  # such a request has no answer: writing it would spoil the file

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from dspine.endpoint import Endpoint
-from dspine.evaluate.contest import Contest, run_key
+from dspine.evaluate.contest import WARM_UP_TOKENS, Contest, run_key
 from dspine.evaluate.results import THROUGHPUT, ResultFile, file_name
 from dspine.evaluate.server_load import serve_from
 from dspine.progress import say
 
 SERVER = "server"
-WARM_UP_TOKENS = 8
 
 
 def result_file(out: Path, name: str, measured_on: Mapping[str, Any]) -> ResultFile:

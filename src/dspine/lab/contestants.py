@@ -16,7 +16,7 @@ from dspine.checkpoint import load_drafter
 from dspine.drafter.registry import KINDS, Network, kind_of
 from dspine.errors import ConfigError
 from dspine.target import Target
-from dspine.train.ablation import Run, Table
+from dspine.train.ablation_table import Run, Table
 from dspine.train.variants import FULL
 
 KIND_OF_FULL = "dspine"  # what the command calls the recipe's own drafter, which an ablation calls full

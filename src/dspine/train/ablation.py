@@ -9,86 +9,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from statistics import mean, stdev
-from typing import Any
 
 from dspine.checkpoint import drafter_digest, read_config
 from dspine.config import Recipe, read_recipe
-from dspine.durable import write_aside
-from dspine.errors import ConfigError, DataError
+from dspine.errors import ConfigError, DataError, DspineError
 from dspine.progress import say
+from dspine.train.ablation_table import TABLE, Run, Table, read_runs, table_of, write_runs
 from dspine.train.materials import build
 from dspine.train.objectives.choice import objective_facts
 from dspine.train.processes import launched_count
 from dspine.train.trainer import train
 from dspine.train.variants import FULL, Variant, chosen
-
-TABLE = "ablation.json"
-
-
-@dataclass(frozen=True)
-class Run:
-    """One variant trained with one seed, and its acceptance on the recipe's held-out prompts, greedy.
-
-    tau_unrefined: of the ordinary output; None where nothing is refined. digest: of all that the run was made from.
-    """
-
-    variant: str
-    seed: int
-    tau: float
-    tau_unrefined: float | None
-    prompts: int
-    rounds: int
-    steps: int
-    minutes: float
-    drafter: str
-    drafter_digest: str
-    digest: str
-
-
-@dataclass(frozen=True)
-class Line:
-    """A variant over its seeds. Spreads are standard deviations over seeds (n - 1), None for a single one.
-
-    difference: mean over seeds of tau less that of `full` with the same seed.
-    """
-
-    variant: Variant
-    runs: tuple[Run, ...]
-    tau: float
-    spread: float | None
-    difference: float
-    difference_spread: float | None
-
-
-@dataclass(frozen=True)
-class Table:
-    """An ablation's lines; not finished: it was interrupted, and lines and seeds are missing."""
-
-    path: Path
-    target: str
-    finished: bool
-    lines: tuple[Line, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        return {"target": self.target, "finished": self.finished, "lines": [asdict(line) for line in self.lines]}
-
-    def as_markdown(self) -> str:
-        """The table, and under it what it was measured on."""
-        head = "| variant | tau | spread | against full | spread | without refinement |\n|---|---|---|---|---|---|\n"
-        body = "".join(_row(line) for line in self.lines)
-        runs = [run for line in self.lines for run in line.runs]
-        if not runs:
-            return head
-        seeds = ", ".join(map(str, dict.fromkeys(run.seed for run in runs)))
-        foot = (
-            f"\ntau = kept / rounds, greedy, on {runs[0].prompts} held-out prompts; target {self.target}, "
-            f"{runs[0].steps} steps; seeds {seeds}; spread: standard deviation over seeds\n"
-        )
-        return head + body + foot
 
 
 def ablate(
@@ -105,7 +39,8 @@ def ablate(
         the table, which also lies in `<output>/ablation.json`.
 
     Raises:
-        DspineError: as `train` does, and for a recipe that measures nothing.
+        DspineError: as `train` does, and for a recipe that measures nothing. Where a variant fails, the others are
+            trained all the same, and the failures are raised at the end; the same command tries those again.
     """
     overrides = list(overrides)
     base = read_recipe(recipe, overrides)
@@ -126,7 +61,9 @@ def ablate(
     digests = {key: _digest(_checked(recipe, settings)) for key, settings in asked.items()}  # refused before work
     build(base)
     path = base.output / TABLE
-    done = {key: run for key, run in _done(path).items() if key not in digests or run.digest == digests[key]}
+    done = {key: run for key, run in read_runs(path).items() if key not in digests or run.digest == digests[key]}
+    table = partial(table_of, path, base.target, wanted, seeds, done)
+    failed: dict[str, DspineError] = {}
     for number, (variant, seed) in enumerate(todo, start=1):
         key = variant.name, seed
         if key in done:
@@ -134,13 +71,30 @@ def ablate(
         say(
             f"[{number}/{len(todo)}] {variant.name}, seed {seed}: {' '.join(variant.overrides) or 'as the recipe says'}"
         )
-        run = _train(recipe, asked[key], variant, seed, digests[key])
+        try:
+            run = _train(recipe, asked[key], variant, seed, digests[key])
+        except DspineError as error:
+            if variant.name == FULL:  # without it nothing compares
+                raise
+            failed[f"{variant.name}, seed {seed}"] = error
+            say(f"failed: {variant.name}, seed {seed}: {error}")
+            continue
         if run is None:
-            return _table(path, base, wanted, seeds, done, finished=False)
+            return table(finished=False)
         _refuse_other_responses(run, done)
         done[key] = run
-        _write(path, done)
-    return _table(path, base, wanted, seeds, done, finished=True)
+        write_runs(path, done)
+    if failed:
+        say(table(finished=False).as_markdown())
+        raise _failure(failed, len(todo))
+    return table(finished=True)
+
+
+def _failure(failed: Mapping[str, DspineError], count: int) -> DataError:
+    """What is raised at the end, of all failures by their run; `count` runs there were."""
+    named = "; ".join(f"{name} ({error.what})" for name, error in failed.items())
+    fixes = dict.fromkeys(error.fix for error in failed.values() if error.fix)
+    return DataError(f"{len(failed)} of {count} runs failed: {named}", "\n".join(fixes) or None)
 
 
 def _shared(base: Recipe) -> list[str]:
@@ -192,17 +146,6 @@ def _digest(recipe: Recipe) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _done(path: Path) -> dict[tuple[str, int], Run]:
-    """The runs of an earlier call."""
-    if not path.exists():
-        return {}
-    try:
-        runs = [Run(**run) for run in json.loads(path.read_text(encoding="utf-8"))["runs"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path} is no table of an ablation ({error})", "Remove it; the runs stay.") from error
-    return {(run.variant, run.seed): run for run in runs if Path(run.drafter).is_dir()}
-
-
 def _refuse_other_responses(run: Run, done: dict[tuple[str, int], Run]) -> None:
     """The settings of runs may agree where their files do not, as after responses were made anew at the same place.
 
@@ -220,45 +163,3 @@ def _refuse_other_responses(run: Run, done: dict[tuple[str, int], Run]) -> None:
 def _responses_of(run: Run) -> object:
     """The digest of the responses that a run learned from; None where its drafter does not say."""
     return read_config(run.drafter).training.get("responses_digest")
-
-
-def _write(path: Path, done: dict[tuple[str, int], Run]) -> None:
-    write_aside(path, (json.dumps({"runs": [asdict(run) for run in done.values()]}, indent=2) + "\n").encode())
-
-
-def _table(
-    path: Path,
-    base: Recipe,
-    wanted: Sequence[Variant],
-    seeds: Sequence[int],
-    done: dict[tuple[str, int], Run],
-    *,
-    finished: bool,
-) -> Table:
-    lines = []
-    for variant in wanted:
-        # `full` is trained first of every seed; where it is trained anew, nothing compares until it is done.
-        compared = [seed for seed in seeds if (FULL, seed) in done and (variant.name, seed) in done]
-        runs = tuple(done[variant.name, seed] for seed in compared)
-        if not runs:
-            continue
-        taus = [run.tau for run in runs]
-        less = [run.tau - done[FULL, run.seed].tau for run in runs]
-        lines.append(Line(variant, runs, mean(taus), _spread(taus), mean(less), _spread(less)))
-    return Table(path, base.target, finished, tuple(lines))
-
-
-def _spread(values: Sequence[float]) -> float | None:
-    return stdev(values) if len(values) > 1 else None
-
-
-def _row(line: Line) -> str:
-    unrefined = [run.tau_unrefined for run in line.runs if run.tau_unrefined is not None]
-    cells = [line.variant.name, f"{line.tau:.3f}", _number(line.spread)]
-    cells += ["", ""] if line.variant.name == FULL else [f"{line.difference:+.3f}", _number(line.difference_spread)]
-    cells.append(f"{mean(unrefined):.3f}" if unrefined else "")
-    return f"| {' | '.join(cells)} |\n"
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"

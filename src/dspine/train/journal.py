@@ -82,7 +82,7 @@ class Journal:
 
     def say(self, text: str) -> None:
         """A line for people, above the bar."""
-        self._console.print(text, soft_wrap=True)
+        self._console.print(text, markup=False, soft_wrap=True)
 
     def _reopened(self, path: Path, step: int) -> TextIO:
         """The file, open for appending, with its lines up to `step`."""

@@ -83,12 +83,7 @@ def prepare(recipe: Recipe, processes: Processes = ALONE) -> Prepared:
     drafter, share = build_drafter(recipe, target, rows)
     store = _features(recipe, target, rows, drafter, processes)
     sequences = training_sequences(rows, recipe.training.max_length)
-    samples = [sequence.id for sequence in sequences if sequence.id in store.lengths and _anchored(sequence)]
-    if not samples:
-        raise DataError(
-            f"no response in {recipe.data.responses} has two tokens in a row to train on",
-            "Look at the responses: are they empty, or longer prompts than training.max_length?",
-        )
+    samples = with_anchors(recipe, sequences, store)
     return Prepared(
         recipe=recipe,
         target=target,
@@ -232,8 +227,19 @@ def _in_turn(prompts: Sequence[Prompt]) -> list[Prompt]:
     return [prompts[i] for i in sorted(range(len(prompts)), key=lambda i: turns[i])]
 
 
-def _anchored(sequence: TrainingSequence) -> bool:
-    return len(eligible_anchors(torch.tensor(sequence.loss_mask))) > 0
+def with_anchors(recipe: Recipe, sequences: Sequence[TrainingSequence], store: Features) -> list[str]:
+    """Ids of the sequences that can be trained on, in their order: those of the store with an anchor.
+
+    Raises:
+        DataError: none can.
+    """
+    samples = [s.id for s in sequences if s.id in store.lengths and len(eligible_anchors(torch.tensor(s.loss_mask)))]
+    if not samples:
+        raise DataError(
+            f"no response in {recipe.data.responses} has two tokens in a row to train on",
+            "Look at the responses: are they empty, or longer prompts than training.max_length?",
+        )
+    return samples
 
 
 def _identity(recipe: Recipe, target: Target, drafter: Network, rows: Sequence[ResponseRow]) -> dict[str, str]:

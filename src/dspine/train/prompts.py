@@ -13,6 +13,7 @@ dialogue of a public data set (`conversations`), whose answers the target gives 
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -89,8 +90,8 @@ def _rows(path: Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
     """As `json_lines`, and also of a file that is one JSON array, whose places are "file, row n"."""
     try:
         with path.open("rb") as file:
-            array = file.read(64).lstrip()[:1] == b"[" and path.suffix == ".json"
-        rows = json.loads(path.read_text(encoding="utf-8")) if array else None
+            array = file.read(64).removeprefix(BOM_UTF8).lstrip()[:1] == b"[" and path.suffix == ".json"
+        rows = json.loads(path.read_text(encoding="utf-8-sig")) if array else None
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}", "It must be a JSONL file.") from error
     except ValueError as error:

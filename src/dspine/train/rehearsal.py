@@ -25,7 +25,7 @@ from dspine.train.apart import refuse_absent
 from dspine.train.features import store_settings
 from dspine.train.materials import nothing_to_answer, refuse_unbuilt, selection
 from dspine.train.online import OnlineFeatures
-from dspine.train.prepare import Prepared, build_drafter, held_out_prompts
+from dspine.train.prepare import Prepared, build_drafter, held_out_prompts, with_anchors
 from dspine.train.responses import ResponseRow, TrainingSequence, begun, read_responses, training_sequences
 from dspine.train.sequences import SequenceBatch
 from dspine.train.trackers import refuse_missing
@@ -88,13 +88,14 @@ def rehearse(recipe: str | Path, overrides: Sequence[str] = ()) -> Rehearsal:
     if given.build.prompts is None or given.data.prompts.exists():
         held_out_prompts(given, target, {row.id for row in rows})
     drafter, share = build_drafter(given, target, rows)
-    sequences = training_sequences(rows, given.training.max_length)
-    few = _spread(sequences, 2 * _micro(given))
     taps, dtype, longest = drafter.target_layer_ids, given.features.dtype, given.training.max_length
     online = OnlineFeatures(target, rows, taps, dtype=dtype, max_length=longest)
-    prepared = Prepared(given, target, drafter, online, [s.id for s in sequences], [], [], share)
+    whole = {sequence.id: sequence for sequence in training_sequences(rows, longest)}
+    samples = with_anchors(given, list(whole.values()), online)
+    sequences = [whole[name] for name in samples]
+    prepared = Prepared(given, target, drafter, online, samples, [], [], share)
     trainer = Trainer(prepared, resume=False)
-    parts, target_seconds = _parts(trainer, [s.id for s in few if s.id in online.lengths])
+    parts, target_seconds = _parts(trainer, [s.id for s in _spread(sequences, 2 * _micro(given))])
     step_seconds = _seconds(trainer, parts)
     micro_batches = -(-min(given.training.window_samples, len(sequences)) // _micro(given))
     settings = store_settings(target, rows, taps, dtype=dtype, max_length=longest)

@@ -12,6 +12,8 @@ from typing import Any
 from dspine.errors import DataError
 from dspine.target.model import Target
 
+_OTHER = "It serves another model."
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -42,22 +44,31 @@ def read_reply(body: Any, target: Target) -> Reply:
     """
     try:
         choice = body["choices"][0]
-        finish, text, given = choice["finish_reason"], choice["text"], choice.get("token_ids")
+        finish, text, given = choice["finish_reason"], choice.get("text"), choice.get("token_ids")
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise Passing(f"an answer without a completion: {str(body)[:200]}") from error
     if finish not in ("stop", "length"):
         raise Passing(f"an answer that ended with {finish!r}")
-    # A cap may cut through a character, of which the text then shows that it is broken.
-    whole = text.rstrip("\ufffd") if finish == "length" else text
-    ids = list(given) if given else target.tokenizer(whole, add_special_tokens=False)["input_ids"]
+    if given and not (isinstance(given, list) and all(type(token) is int for token in given)):
+        raise DataError(f"the server answered with token ids that are no numbers: {str(given)[:100]}", _OTHER)
+    ids = list(given) if given else _ids_of(text, finish, target)
     if finish == "stop" and not (ids and ids[-1] in target.eos_ids):
         ids.append(_end(target, choice.get("matched_stop")))
     if not ids:
         raise Passing("an empty answer")
-    if max(ids) >= target.vocab_size:
-        what = f"the server answered with the token id {max(ids)}; {target.name} has {target.vocab_size}"
-        raise DataError(what, "It serves another model.")
+    if wrong := [token for token in ids if not 0 <= token < target.vocab_size]:
+        what = f"the server answered with the token id {wrong[0]}; {target.name} has {target.vocab_size}"
+        raise DataError(what, _OTHER)
     return Reply(tuple(ids), finish, bool(given))
+
+
+def _ids_of(text: Any, finish: str, target: Target) -> list[int]:
+    if not isinstance(text, str):
+        raise Passing("an answer with neither text nor token ids")
+    # A cap may cut through a character, of which the text then shows that it is broken.
+    whole = text.rstrip("\ufffd") if finish == "length" else text
+    ids: list[int] = target.tokenizer(whole, add_special_tokens=False)["input_ids"]
+    return ids
 
 
 def _end(target: Target, matched: Any) -> int:

@@ -101,7 +101,7 @@ class Eagle3Objective:
         likeliest: Tensor,
         overlap: Tensor,
     ) -> Tensor:
-        """By place (3, M), of the chains that begin at the anchors: row i drafts behind the anchor i+1."""
+        """By place (4, M), of the chains that begin at the anchors: row i drafts behind the anchor i+1."""
         anchored = torch.zeros_like(batch.loss_mask)
         anchored[blocks.valid.nonzero()[:, 0], blocks.anchors[blocks.valid]] = True
         size = anchored.shape[1]
