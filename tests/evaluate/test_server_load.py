@@ -103,6 +103,16 @@ def test_what_a_server_does_not_do_is_said(server, changes, said):
         ask(server)
 
 
+@pytest.mark.parametrize(
+    ("status", "fix"), [(401, "OPENAI_API_KEY"), (404, "/v1"), (429, "--concurrency"), (418, None)]
+)
+def test_a_refusal_comes_with_what_to_do(server, status, fix):
+    server.state |= {"status": status}
+    with pytest.raises(DataError) as fault:
+        ask(server)
+    assert fix is fault.value.fix or fix in fault.value.fix
+
+
 def test_a_server_that_is_not_there_is_named():
     gone = Endpoint("http://127.0.0.1:9/v1", "m")
     with pytest.raises(DataError, match=r"127\.0\.0\.1:9") as fault:

@@ -18,6 +18,12 @@ from dspine.endpoint import Endpoint
 from dspine.errors import DataError
 from dspine.evaluate.served import Load, Served
 
+_REMEDIES = {  # by status
+    401: "Put the server's key into OPENAI_API_KEY.",
+    404: "Give the address of the interface, which mostly ends in /v1, and the model by the name that it has there.",
+    429: "The server has no room for so many requests at once: fewer of them (--concurrency), or a longer queue there.",
+}
+
 
 def serve_from(
     endpoint: Endpoint, texts: Sequence[str], *, max_new_tokens: int, temperature: float, concurrency: int
@@ -65,7 +71,9 @@ async def _answer(client: httpx.AsyncClient, endpoint: Endpoint, body: Mapping[s
     async with client.stream("POST", endpoint.at("chat/completions"), json=body) as response:
         if response.status_code != 200:
             said = (await response.aread()).decode(errors="replace")[:300]
-            raise DataError(f"{endpoint.url} answered {response.status_code}: {said}")
+            raise DataError(
+                f"{endpoint.url} answered {response.status_code}: {said}", _REMEDIES.get(response.status_code)
+            )
         async for event in _events(response, endpoint):
             if _speaks(event):
                 pieces.append(perf_counter() - sent)
