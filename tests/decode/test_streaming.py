@@ -151,6 +151,29 @@ def test_spaces_and_bytes_of_a_sentencepiece_tokenizer(units: list[list[int]]) -
     assert joined(tokenizer, ids) == tokenizer.decode(ids, skip_special_tokens=True)
 
 
+class Counting:
+    """A tokenizer that counts the ids that it is asked to decode."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        self.tokenizer = tokenizer
+        self.ids = 0
+
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
+        self.ids += len(token_ids)
+        return str(self.tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens))
+
+
+@pytest.mark.parametrize("before", ["", "some words"])
+def test_a_run_of_special_tokens_is_not_decoded_again_and_again(
+    tokenizer: PreTrainedTokenizerFast, before: str
+) -> None:
+    """What comes behind an ignored EOS, as load tests ask for it, costs no more a token than text does."""
+    ids = [*before.encode(), *[EOS, IM_END] * 400, *" é".encode(), *[EOS] * 100, *"!".encode()]
+    counting = Counting(tokenizer)
+    assert joined(counting, ids) == before + " é!"
+    assert counting.ids < 30 * len(ids)
+
+
 def test_what_is_out_stays_where_malformed_bytes_change_what_was_before() -> None:
     tokenizer, stream = sentencepiece_tokenizer(), Detokenizer(sentencepiece_tokenizer())
     pieces = [stream.push(token) for token in (1, 5, 6, 5, 9)]

@@ -59,8 +59,14 @@ class Detokenizer:
         """Drop the oldest tokens, if the others alone read as the end of the text does."""
         context = self._window[-_CONTEXT:]
         tail = self._decode(context)
-        if tail and text.endswith(tail):  # not inside a character, and not nothing but special tokens
+        if not tail:  # special tokens, it may be: the text goes on as if they were not there
+            context = [token for token in self._window if not self._special(token)][-_CONTEXT:]
+            tail = self._decode(context)
+        if text.endswith(tail) and (tail or not text):  # not inside a character, and not behind a space left out
             self._window, self._emitted = context, len(tail)
+
+    def _special(self, token: int) -> bool:
+        return self._decode([token]) != self._tokenizer.decode([token], skip_special_tokens=False)
 
     def _decode(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=True)
