@@ -15,11 +15,11 @@ from typing import Any
 import dspine  # noqa: F401  sets the threads before torch is imported
 
 # isort: split
+from dspine.cache_folder import cache_root
 from dspine.checkpoint import drafter_digest
 from dspine.target import load_target
 from dspine.target.builtin import smollm2_file
 from dspine.target.chat import render
-from dspine.target.gguf import cache_root
 from dspine.target.manifest import sha256_of
 
 XLLAMACPP = "xllamacpp==2026.10.11549"

@@ -168,7 +168,7 @@ def test_a_run_of_special_tokens_is_not_decoded_again_and_again(
     tokenizer: PreTrainedTokenizerFast, before: str
 ) -> None:
     """What comes behind an ignored EOS, as load tests ask for it, costs no more a token than text does."""
-    ids = [*before.encode(), *[EOS, IM_END] * 400, *" é".encode(), *[EOS] * 100, *"!".encode()]
+    ids = [*before.encode(), *[EOS, IM_END] * 400, *" é".encode(), *[EOS] * 100, *b"!"]
     counting = Counting(tokenizer)
     assert joined(counting, ids) == before + " é!"
     assert counting.ids < 30 * len(ids)

@@ -17,8 +17,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from dspine.cache_folder import cache_root
 from dspine.drafter.transfer import TransferSpace
-from dspine.target.gguf import cache_root
 
 WORTH = 2**30  # multiplications: fewer are done sooner than a file is read and checked
 _CODES, _DIGEST = "codes", "sha256"

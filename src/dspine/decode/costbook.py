@@ -28,6 +28,7 @@ import transformers
 from torch import nn
 
 from dspine import __version__
+from dspine.cache_folder import cache_root
 from dspine.decode.cost import Costs
 from dspine.drafter.captured import CapturedDraft
 from dspine.drafter.proposal import Drafter, Fusable
@@ -36,7 +37,6 @@ from dspine.kernels.law import Law, likeliest
 from dspine.kernels.ragged import Ragged
 from dspine.stages import stage
 from dspine.target.captured import CapturedForward
-from dspine.target.gguf import cache_root
 from dspine.target.model import Forward, Target
 
 CONTEXT = 64  # tokens before the block; a longer context makes plain and drafted rounds dearer alike

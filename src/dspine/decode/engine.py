@@ -9,9 +9,9 @@ caller's.
 
 When something raises inside a step:
 
-* a request's own logits processor: that request ends with finish reason "error" and its exception in
-  `Update.error`, the others go on (`generate` and `stream` raise it to their caller, and abort what else they had
-  asked for);
+* a request's own logits processor: that request ends where plain decoding would have ended it, with finish reason
+  "error" and its exception in `Update.error`; the others go on (`generate` and `stream` raise it to their caller, and
+  abort what else they had asked for). Logits that are not numbers end a request in the same way;
 * anything else leaves `step` as it is. Every row then stands at its last committed token and requests that were being
   prefilled are back in the queue: the next step goes on from there, with the same results.
 

@@ -84,8 +84,8 @@ class Completion:
 
     token_ids: the generated tokens; an EOS or stop id that ended them is the last one.
     text: their text without special tokens, without that last one, cut before a stop string.
-    finish_reason: "stop" (EOS, stop id or stop string), "length" (cap or context), "abort", or "error" (the request's
-        own logits processor raised; see `Update.error`).
+    finish_reason: "stop" (EOS, stop id or stop string), "length" (cap or context), "abort", or "error" (its own
+        logits processor raised, or the target gave no numbers; see `Update.error`).
     logprobs: one a token, where they were asked for.
     seed: what the draws were keyed by; given again, it gives the same tokens. None for a greedy request, and where no
         seed would give them again: a request without one, whose number of candidates was chosen on the way.
@@ -123,7 +123,8 @@ class Update:
         character is incomplete or while it may be the beginning of a stop string.
     rounds: the rounds that gave `token_ids`, in their order; none for the prefill, whose token belongs to no round.
     completion: the whole of it, in the last update of a request only.
-    error: what the request's own logits processor raised, in the last update only.
+    error: what ended the request, in the last update only: an exception of its own logits processor, or a `TargetError`
+        where the target's logits are not numbers.
     """
 
     request_id: int

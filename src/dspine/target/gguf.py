@@ -23,6 +23,7 @@ import torch
 import transformers
 from safetensors import SafetensorError
 
+from dspine.cache_folder import cache_root
 from dspine.errors import TargetError
 from dspine.target.manifest import damage, sha256_of, write_manifest
 from dspine.target.weights import full_model, quiet
@@ -30,11 +31,6 @@ from dspine.target.weights import full_model, quiet
 # What the readers of transformers raise for bytes that they do not understand.
 _UNREADABLE = (ValueError, TypeError, AttributeError, LookupError, ImportError, RuntimeError, struct.error)
 _LEFT_BEHIND_S = 3600  # an unfinished folder that nobody wrote to for so long belongs to nobody any more
-
-
-def cache_root() -> Path:
-    """$DSPINE_CACHE, or ~/.cache/dspine."""
-    return Path(os.environ.get("DSPINE_CACHE") or "~/.cache/dspine").expanduser()
 
 
 def prepared(source: Path, name: str, say: Callable[[str], None]) -> Path:
