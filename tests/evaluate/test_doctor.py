@@ -79,7 +79,7 @@ def test_a_healthy_drafter(target: Target, folder: Path) -> None:
     assert found.tau > 3
     assert found.first_place.teacher_forced == pytest.approx(found.first_place.generated, abs=1e-6)
     assert len(found.forced) == 7
-    assert found.agreement > 0.6
+    assert found.cosine > 0.6
     assert found.pair.same_template
     assert json.loads(json.dumps(found.as_json()))["verdict"] == HEALTHY
 
@@ -126,7 +126,7 @@ def test_shuffled_codes(target: Target, specforge: Path) -> None:
     recoded(specforge, lambda codes: codes[order])
     found = examined(target, specforge)
     assert found.verdict == "codes"
-    assert found.agreement < 0.1
+    assert found.cosine < 0.1
     assert found.findings[0].gain.accuracy > 0.1
 
 

@@ -10,14 +10,20 @@ from typing import Any
 
 import pytest
 
+from dspine.checkpoint import find_drafter
 from dspine.config import read_recipe
 from dspine.errors import ConfigError
 from dspine.evaluate.contest import stage_key
+from dspine.evaluate.prompts import TaskPrompt
+from dspine.evaluate.sources import Asked
+from dspine.evaluate.tasks.task import Task, as_it_is
 from dspine.lab import comparison
 from dspine.lab.comparison import ALL, compare
+from dspine.lab.contestants import Contestant
 from dspine.lab.table import lines_of, save
 from dspine.report.found import find
 from dspine.report.sections import sections
+from dspine.target import load_target
 from dspine.train import ablation
 
 SMALL = [
@@ -116,3 +122,19 @@ def test_a_budget_takes_the_place_of_a_recipes_epochs(tmp_path: Path, monkeypatc
     settings = [f"output={tmp_path / 'lab'}", "training.steps=null", "training.epochs=3"]
     assert compare("nano-lab", steps=2, overrides=settings) is None
     assert (asked[0].steps, asked[0].epochs) == (2, None)
+
+
+def test_answers_to_prompts_that_are_no_longer_held_out_count_nowhere(tmp_path: Path):
+    """The file of answers knows more prompts than a later call asks."""
+    entry = Contestant("DSpine", 0, find_drafter("nano"), "digest", parameters=1, steps=1, minutes=1.0)
+    texts = ("What is 3 + 4?", "Write a function that doubles a number.", "Hello!")
+    prompts = [TaskPrompt(f"a/{number}", text) for number, text in enumerate(texts)]
+    found = []
+    for count in (3, 1):
+        asked = [Asked(Task(name="a", file="", wording=as_it_is), "held out", prompts[:count])]
+        outcomes = comparison.acceptance(load_target("nano"), entry, asked, tmp_path, 8, "auto", "auto")
+        found.append([outcome.families for outcome in outcomes])
+    for families in found[1]:
+        assert families[ALL] == families["a"]
+        assert families[ALL].requests == 1
+    assert found[0][0][ALL].requests == 3

@@ -34,6 +34,9 @@ def test_the_reader_finds_the_layer_where_the_token_enters(tmp_path: Path):
     assert min(accuracy["layer/2"]) == min(accuracy["layer/3"]) == 1.0
     assert max(accuracy["drafter"]) < 0.4
     assert [(group["from"], group["to"]) for group in lines["layer/2"]["groups"]] == [(1, 4), (5, 7)]
+    path = tmp_path / "reader"  # stopped behind the last layer, before the drafter's own line
+    path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if '"drafter"' not in line))
+    assert measured(path, reader.measure, subject(drafter, answers), head(), fit) == lines
 
 
 def test_a_reader_needs_answers_to_be_judged_on(tmp_path: Path):

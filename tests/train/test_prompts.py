@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from hashlib import sha256
 
 import pytest
@@ -126,6 +127,12 @@ def test_a_question_trained_on_under_another_id_is_not_held_out():
     rows = [Prompt(p.id, "a", (twin,)) if p.id == order[1] else p for p in rows]
     chosen = select(rows, [("a", 1, "")], seed=0, held_out=2)
     assert [p.id for p in chosen.held_out] == order[2:4]
+
+
+def test_repeats_that_leave_too_few_to_hold_out_are_told():
+    rows = [*bank("a", 4), *(replace(row, id=f"again/{row.id}") for row in bank("a", 4))]
+    with pytest.raises(DataError, match=r"'a' has 8 prompts, [1-4] of them with a text that is trained on; .* 4 \+ 4"):
+        select(rows, [("a", 4, "")], seed=0, held_out=4)
 
 
 def test_the_suffix_goes_to_the_last_user_message():

@@ -124,8 +124,8 @@ def _report(found: Diagnosis) -> str:
     line("generated", "  ".join(f"{share:.3f}" for share in found.generated))
     first = found.first_place
     line("place 1 at rounds", f"{first.teacher_forced:.3f} teacher-forced, {first.generated:.3f} generated")
-    if found.agreement is not None:
-        line("readout and code", f"cosine {found.agreement:.3f}")
+    if found.cosine is not None:
+        line("readout and code", f"cosine {found.cosine:.3f}")
     lines += ["", f"verdict: {found.verdict}"]
     for finding in found.findings:
         lines += [f"- {finding.cause}: {finding.says}", f"  {finding.fix}"]

@@ -47,7 +47,7 @@ class Diagnosis:
 
     forced: accuracy by place, everything before it correct. generated: acceptance by place once all before it stood.
     first_place: of both, at the anchors that generation had.
-    agreement: mean cosine of the last readout and the right token's code; None without codes.
+    cosine: mean cosine of the last readout and the right token's code; None without codes.
     findings: the likeliest first; none where the drafter is healthy.
     """
 
@@ -58,7 +58,7 @@ class Diagnosis:
     forced: tuple[float, ...]
     first_place: Agreement
     generated: tuple[float, ...]
-    agreement: float | None
+    cosine: float | None
     findings: tuple[Finding, ...]
 
     @property
@@ -116,7 +116,7 @@ def diagnose(
         forced=tuple(trial.base.places),
         first_place=trial.first,
         generated=tuple(place.conditional for place in places(rounds)),
-        agreement=float(trial.base.agreement[trial.base.known].mean()) if pair.codes else None,
+        cosine=float(trial.base.cosine[trial.base.known].mean()) if pair.codes else None,
         findings=tuple(sorted(found, key=lambda finding: finding.cause in SLIGHT)),
     )
 

@@ -68,14 +68,14 @@ class Forced:
     """What was proposed at N anchors and M places.
 
     right: (N, M) bool, it is the target's token. known: (N, M) bool, there is such a token. likelihood: (N, M) float32,
-    natural logarithm of the ordinary output's probability of it; 0 where the drafter cannot propose it. agreement:
+    natural logarithm of the ordinary output's probability of it; 0 where the drafter cannot propose it. cosine:
     (N, M) float32, cosine of the last readout and the token's code; 0 without codes.
     """
 
     right: Tensor
     known: Tensor
     likelihood: Tensor
-    agreement: Tensor
+    cosine: Tensor
 
     @property
     def places(self) -> list[float]:
@@ -127,7 +127,7 @@ def _block(
     at = anchors[:, None] + torch.arange(drafter.candidates + 1, device=ids.device)  # (A, M+1)
     goals_at = at[:, 1:] + late
     goals, known = _tokens(ids, goals_at), (goals_at < len(ids)) & (goals_at > anchors[:, None])
-    before, agreement = _tokens(ids, goals_at - 1), torch.zeros(goals.shape, device=ids.device)
+    before, cosine = _tokens(ids, goals_at - 1), torch.zeros(goals.shape, device=ids.device)
     if isinstance(drafter, Eagle3):
         unrolled = drafter.unroll(features, ids[None])  # its row s-1 drafts behind the anchor s
         scores = drafter.logits(unrolled[:, 0, anchors - 1].transpose(0, 1))  # (A, M, V_d)
@@ -137,13 +137,13 @@ def _block(
         if isinstance(drafter, DSpine):
             states = drafter.blocks(*blocks)
             hidden, proposed = states.hidden, drafter.forced(states, before[None])[0]
-            agreement = (states.readouts[-1][0].float() * drafter.codes[goals]).sum(-1)
+            cosine = (states.readouts[-1][0].float() * drafter.codes[goals]).sum(-1)
         else:
             hidden = drafter.blocks(*blocks)
             proposed = drafter.selection.forced(hidden, before[None])[0]
         scores = drafter.tables.logits(hidden[0])
     likelihood = _likelihood(scores.float().log_softmax(-1), drafter.draft_ids, goals)
-    return proposed == goals, known, likelihood, agreement
+    return proposed == goals, known, likelihood, cosine
 
 
 def _likelihood(scores: Tensor, draft_ids: Tensor | None, goals: Tensor) -> Tensor:

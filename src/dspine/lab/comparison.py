@@ -174,6 +174,7 @@ def acceptance(
         found = measurement.results(asked, params)
         name = measurement.name(entry.digest, params)
         _, answers = read_answers(folder / f"{name}.jsonl")
+        whole = summarise([answers[prompt.id] for each in asked for prompt in each.prompts])
         measured_on = {
             **measurement.settings(entry.digest, params),
             "split": "held out",
@@ -189,7 +190,7 @@ def acceptance(
             Outcome(
                 contestant=entry,
                 temperature=temperature,
-                families={result.task: result.summary for result in found} | {ALL: summarise(list(answers.values()))},
+                families={result.task: result.summary for result in found} | {ALL: whole},
                 identical=sum(each.identical for each in compared),
                 compared=sum(each.compared for each in compared),
             )

@@ -29,6 +29,7 @@ from dspine.train.responses import TrainingSequence
 PARTS = ("fit", "fit", "fit", "choose", "judge")  # of every five answers
 GROUPS = ((1, 4), (5, 8), (9, 15))
 LOOKS = 10  # how often a reader is looked at while it is fitted
+OWN = "drafter"  # the line of the drafter's own output
 ROWS = 4096  # of the head's logits at once
 
 
@@ -84,7 +85,7 @@ def measure(subject: Subject, head: Tensor, fit: Fit, file: ResultFile) -> None:
     """
     layers = len(subject.drafter.backbone.layers)
     missing = [layer for layer in range(layers) if f"layer/{layer + 1}" not in file.lines]
-    if not missing:
+    if not missing and OWN in file.lines:
         return
     parts = _gather(subject)
     judged = parts["judge"]
@@ -105,7 +106,7 @@ def measure(subject: Subject, head: Tensor, fit: Fit, file: ResultFile) -> None:
             about = {"layer": layer + 1, "step": step, "chosen_by": chosen, "rows": rows}
             file.add([{"key": f"layer/{layer + 1}", "kind": "layer", **about, **_accuracy(read, judged)}])
             meter.update(done + 1, done + 1)
-    file.add([{"key": "drafter", "kind": "drafter", "rows": rows, **_accuracy(judged.drafted, judged)}])
+    file.add([{"key": OWN, "kind": "drafter", "rows": rows, **_accuracy(judged.drafted, judged)}])
 
 
 def fitted(

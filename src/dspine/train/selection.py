@@ -57,8 +57,9 @@ def select(prompts: Sequence[Prompt], mix: Mix, seed: int, held_out: int = 0) ->
         rest = [p for p in ordered[source][count:] if _asked(p) not in trained]
         have = len(ordered[source])
         if have < count or len(rest) < held_out:
-            wanted = f"{count} + {held_out} held out"
-            raise DataError(f"the source {source!r} has {have} prompts; the mix asks for {wanted}")
+            wanted, again = f"{count} + {held_out} held out", have - count - len(rest)
+            repeats = f", {again} of them with a text that is trained on" if again > 0 else ""
+            raise DataError(f"the source {source!r} has {have} prompts{repeats}; the mix asks for {wanted}")
         train += [_with_suffix(p, suffix) for p in ordered[source][:count]]
         kept_out += [_with_suffix(p, suffix) for p in rest[:held_out]]
     return Selection(train, kept_out)
