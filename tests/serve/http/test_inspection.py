@@ -100,6 +100,19 @@ def test_refusals(page):
         assert httpx.post(f"{page}/inspect/answer", json=asked).status_code == 400
 
 
+def test_with_a_key_the_pages_files_alone_need_none(target, make_engine):
+    plain = Engine(target, max_batch=1)
+    with running(target, make_engine(max_batch=1), Limits(slots=1), key="secret", plain=plain) as it:
+        for path in ("/", "/inspect", "/inspect/", "/inspect/inspect.js", "/inspect/inspect.css"):
+            assert httpx.get(it.url + path).status_code in (200, 307), path
+        for path in ("/inspect/info", "/inspect/other", "/inspect//info", "/v1/models"):
+            assert httpx.get(it.url + path).status_code == 401, path
+        asked, key = {"prompt": "Hello", "max_tokens": 2}, {"Authorization": "Bearer secret"}
+        assert httpx.post(f"{it.url}/inspect/answer", json=asked).status_code == 401
+        assert httpx.post(f"{it.url}/inspect/answer", json=asked, headers=key).status_code == 200
+        assert httpx.get(f"{it.url}/inspect/info", headers=key).status_code == 200
+
+
 def test_without_it_there_is_no_page(server):
     assert httpx.get(f"{server.url}/inspect/").status_code == 404
 
@@ -123,6 +136,37 @@ def browser(tmp_path):
     it = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
     yield it
     it.quit()
+
+
+@pytest.mark.slow
+def test_a_length_that_the_server_does_not_give_is_not_asked_for(target, make_engine, browser):
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    with running(target, make_engine(max_batch=1), Limits(slots=1, max_tokens=9), plain=Engine(target)) as it:
+        browser.get(it.url)
+        field = browser.find_element("id", "max")
+        WebDriverWait(browser, 60).until(lambda _: field.get_attribute("max") == "9")
+        assert field.get_attribute("value") == "9"
+        browser.find_element("id", "run").click()
+        status = browser.find_element("id", "status")
+        WebDriverWait(browser, 60).until(lambda _: status.text.startswith("Done"))
+
+
+@pytest.mark.slow
+def test_the_page_asks_for_the_key(target, make_engine, browser):
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    plain = Engine(target, max_batch=1)
+    with running(target, make_engine(max_batch=1), Limits(slots=1), key="secret", plain=plain) as it:
+        browser.get(f"{it.url}/inspect/")
+        field, status = browser.find_element("id", "key"), browser.find_element("id", "status")
+        WebDriverWait(browser, 60).until(lambda _: field.is_displayed())
+        assert "the API key is missing or wrong" in status.text
+        field.send_keys("secret\t")
+        WebDriverWait(browser, 60).until(lambda _: status.text == "")
+        assert browser.find_element("id", "facts").text.startswith("nano")
+        browser.find_element("id", "run").click()
+        WebDriverWait(browser, 60).until(lambda _: status.text.startswith("Done"))
 
 
 @pytest.mark.slow

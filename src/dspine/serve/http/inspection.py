@@ -24,7 +24,8 @@ from dspine.serve.http.service import Call, Service
 from dspine.serve.http.thread import MAIN, Job, Step
 from dspine.target.chat import render
 
-PAGE_PATHS = ("/inspect/", "/inspect/inspect.js", "/inspect/inspect.css")
+# What a browser fetches before it can be asked for the key: they hold nothing.
+PAGE_PATHS = ("/", "/inspect", "/inspect/", "/inspect/inspect.js", "/inspect/inspect.css")
 _TYPES = {"index.html": "text/html", "inspect.js": "text/javascript", "inspect.css": "text/css"}
 _HEADERS = {"Content-Security-Policy": "default-src 'self'; img-src data:", "Cache-Control": "no-cache"}
 

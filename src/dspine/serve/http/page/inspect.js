@@ -199,7 +199,9 @@ async function describe() {
 
 $("ask").addEventListener("submit", submit);
 $("stop").addEventListener("click", () => running?.abort());
-$("key").addEventListener("change", () => describe().catch((error) => say(error.message, true)));
+$("key").addEventListener("change", () =>
+  describe().then(() => running || say("")).catch((error) => say(error.message, true)),
+);
 $("prompt").addEventListener("keydown", (pressed) => {
   if (pressed.key === "Enter" && (pressed.ctrlKey || pressed.metaKey)) $("ask").requestSubmit();
 });
