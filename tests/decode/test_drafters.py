@@ -58,6 +58,28 @@ def target() -> Target:
     return tiny_target(dtype=torch.float64, num_hidden_layers=4)
 
 
+@pytest.mark.parametrize(
+    ("kind", "sizes"),
+    [("dspine", {"transfer_rank": 16}), *((kind, {}) for kind in OWN), ("dspark", {"tabulated": 6})],
+    ids=str,
+)
+def test_a_network_that_gives_no_numbers_costs_candidates_alone(
+    target: Target, kind: str, sizes: dict[str, Any]
+) -> None:
+    """An overflow in a drafter is none of its requests' business: they get what they would have got without it."""
+    drafter = over(target, kind, **sizes)
+    owner: Any = getattr(drafter, "backbone", drafter)
+    owner.norm.weight[3] = torch.nan
+    kinds = (SamplingParams(), SamplingParams(temperature=1, seed=4), LAWS["truncated"])
+    greedy, sampled, truncated = (p.model_copy(update={"max_new_tokens": 12, "ignore_eos": True}) for p in kinds)
+    for each in ((greedy, sampled, truncated), (sampled,) * 3):
+        got = Engine(target, drafter).generate(PROMPTS, each)
+        assert [len(answer.token_ids) for answer in got] == [12] * 3
+        assert all(r.proposed for answer in got for r in answer.rounds[:-1])
+        if each[0].greedy:
+            assert got[0].token_ids == Engine(target).generate(PROMPTS[:1], greedy)[0].token_ids
+
+
 @pytest.mark.parametrize(("kind", "sizes"), DRAFTERS.values(), ids=DRAFTERS.keys())
 def test_nothing_changes_but_the_number_of_rounds(target: Target, kind: str, sizes: dict[str, Any]) -> None:
     drafter = over(target, kind, **{"target_layer_ids": (0, 1, 2), "block_size": 4, **sizes})

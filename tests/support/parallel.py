@@ -48,7 +48,7 @@ def small(
 
 def over(target: Target, kind: str, *, seed: int = 0, draft_ids: Tensor | None = None, **sizes: Any) -> Network:
     """A drafter of two layers for a target, in the target's type, random values in every parameter."""
-    given = {"num_hidden_layers": 2, "target_layer_ids": (0, 2), **OWN[kind], **sizes}
+    given = {"num_hidden_layers": 2, "target_layer_ids": (0, 2), **OWN.get(kind, {}), **sizes}
     config = KINDS[kind].config.for_target(target.facts, target.facts.vocab_size - 1, **given)
     with torch.random.fork_rng():
         torch.manual_seed(seed)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dspine.drafter.proposal import Proposal
-from dspine.kernels.law import Law, draw, law_probs, likeliest
+from dspine.kernels.law import Law, draw, known, law_probs, likeliest
 from dspine.kernels.packed import PackedLinear, linear_of, packable
 from dspine.stages import stage
 
@@ -74,7 +74,7 @@ class TargetTables:
             return self.tokens(likeliest(scores)), None
         if uniforms is None:
             raise ValueError("sampled rows need uniforms")
-        probs = law_probs(scores, law)
+        probs = known(law_probs(scores, law))
         return self.tokens(draw(probs, uniforms)), probs
 
     def independent(self, hidden: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:

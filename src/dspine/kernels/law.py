@@ -143,6 +143,15 @@ def _likeliest_by_bits(scores: Tensor) -> NDArray[np.int64] | None:
     return best if (np.take_along_axis(bits, best[..., None], -1) > 0).all() else None
 
 
+def known(probs: Tensor) -> Tensor:
+    """A drafter's laws (..., K), in place, with rows that are no numbers made uniform.
+
+    An overflow in a drafter's network costs candidates then, and no more: they are drawn from these laws and judged by
+    them, as from any. Of the target's law nothing is made up: there it is an error.
+    """
+    return probs.nan_to_num_(nan=1 / probs.shape[-1])  # a softmax that is no number is so in the whole row
+
+
 def draw(probs: Tensor, uniforms: Tensor) -> Tensor:
     """Draw one id a row by inverse CDF; an id of probability 0 is never drawn.
 

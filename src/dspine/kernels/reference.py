@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dspine.kernels.law import Law, draw, law_probs
+from dspine.kernels.law import Law, draw, known, law_probs
 
 TINY = 1e-12  # added under a root, so that a zero vector has a finite value and a finite gradient
 
@@ -117,12 +117,14 @@ def follow(probs: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     Nothing in it waits for the device, so that it can be captured in a graph.
 
     Args:
-        probs: float32 (B, M, K, K), the law at place t after predecessor i; one-hot where the draft is greedy.
+        probs: float32 (B, M, K, K), the law at place t after predecessor i; one-hot where the draft is greedy; made
+            uniform, in place, where it is no number.
         uniforms: (B, M) in [0, 1).
 
     Returns:
         chosen (B, M) indices into the candidates; the laws they were drawn from, float32 (B, M, K).
     """
+    probs = known(probs)
     rows = torch.arange(len(probs), device=probs.device)
     index = torch.zeros_like(rows)
     chosen, laws = [], []

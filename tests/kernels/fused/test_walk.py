@@ -72,8 +72,13 @@ def test_a_rows_walk_does_not_depend_on_its_company(device):
 def test_a_score_that_is_no_number_leaves_the_walk_inside_its_row(device):
     scores = torch.full((4, 3, 4, 4), torch.nan, device=device)
     for name in ("greedy", "mixed"):
-        chosen, _ = walk(scores, law_on(name, 4, device), torch.full((4, 3), 0.5, device=device))
-        assert ((chosen >= 0) & (chosen < 4)).all()
+        for how in (walk, reference.walk):
+            chosen, laws = how(scores, law_on(name, 4, device), torch.full((4, 3), 0.6, device=device))
+            assert ((chosen >= 0) & (chosen < 4)).all()
+            if laws is not None:  # drawn as if all were alike; greedy rows have their first
+                wanted = torch.tensor([[1.0, 0, 0, 0], [0.25] * 4, [1.0, 0, 0, 0], [0.25] * 4], device=device)
+                assert torch.equal(laws, wanted[:, None].expand(4, 3, 4))
+                assert chosen.tolist() == [[0] * 3, [2] * 3, [0] * 3, [2] * 3]
 
 
 @torch.no_grad()

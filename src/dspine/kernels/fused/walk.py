@@ -74,6 +74,7 @@ def _walk_kernel(
             plain = weight / tl.sum(weight, axis=0)
             cut = _truncated(heated, plain, k, live, cut_k, cut_p, cut_m, TOP)
             law = tl.where(heat == 0, (k == best).to(tl.float32), tl.where(cuts, cut, plain))
+            law = tl.where(law == law, law, tl.where(live, 1.0 / top, 0.0))  # no numbers: as if all were alike
             tl.store(laws + (row * places + t) * top + k, law, mask=live)
             index = _drawn(law, tl.load(uniforms + row * uniform_row + t), k, TOP)
         tl.store(chosen + row * places + t, index.to(tl.int64))
