@@ -117,7 +117,8 @@ def _text(target: Speaker, messages: Sequence[Message], thinking: bool, *, promp
     template = _template(target)
     if template is None:
         raise RequestError(
-            f"{target.name} has no chat template", "Give the prompt as plain text: --raw on the command line."
+            f"{target.name} has no chat template",
+            "Give the prompt as plain text: --raw on the command line, /v1/completions of a server.",
         )
     if thinking and _FLAG not in template:
         raise RequestError(
