@@ -107,8 +107,8 @@ DeviceOption = Annotated[
 BackendOption = Annotated[
     Backend,
     typer.Option(
-        help="What computes: torch, or mlx (Apple silicon; `pip install 'dspine[mlx]'`, docs/mlx.md), where --device is "
-        "gpu or cpu.",
+        help="What computes: torch, or mlx (Apple silicon; `pip install 'dspine[mlx]'`, docs/mlx.md), where --device "
+        "is gpu or cpu.",
         rich_help_panel=MODEL,
     ),
 ]
