@@ -8,7 +8,8 @@ import pytest
 import torch
 from tests.support.blocks import small_drafter
 
-from dspine.kernels.arithmetic import REFERENCE
+from dspine.kernels import injection
+from dspine.kernels.arithmetic import CPU, REFERENCE
 from dspine.kernels.kv import Span
 from dspine.kernels.law import Law
 
@@ -42,6 +43,20 @@ def test_both_ways_through_the_network_agree(law, sizes):
     assert torch.equal(plain.tokens, routed.tokens)
     if plain.probs is not None:
         torch.testing.assert_close(plain.probs, routed.probs, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_weights_are_not_packed_anew_in_every_round(monkeypatch):
+    """The engine drafts with networks in training too, whose weights stay as they are."""
+    drafter = small_drafter()
+    drafter.kernels = CPU
+    monkeypatch.setattr(injection, "packed_product", None)
+    cache = drafter.new_cache(1)
+    features = torch.randn(1, 4, drafter.config.feature_size)
+    drafter.observe(cache, Span(0, (0,), 4), features, [4], torch.zeros(1, 4, dtype=torch.int64))
+    proposal = drafter.propose(cache, 0, torch.tensor([3]), Law.greedy_rows(1), None)
+    drafter.kernels = REFERENCE
+    assert torch.equal(proposal.tokens, drafter.propose(cache, 0, torch.tensor([3]), Law.greedy_rows(1), None).tokens)
 
 
 def test_what_has_a_gradient_goes_by_the_definitions():

@@ -137,7 +137,9 @@ class DSpine(nn.Module):
     @property
     def _fuses(self) -> bool:
         """Whether the block goes through fused kernels, which have no gradient."""
-        return self.kernels.fused and fusable(self.config) and not torch.is_grad_enabled()
+        kernels = self.kernels
+        served = kernels.fused and (self.injection.packed or not kernels.packs)
+        return served and fusable(self.config) and not torch.is_grad_enabled()
 
     # ---------------------------------------------------------------- the block pass
 

@@ -88,6 +88,11 @@ class Injection(nn.Module):
         if self.gated and hasattr(self, "message"):
             self._message_weights = self.message_weights()
 
+    @property
+    def packed(self) -> bool:
+        """Whether what all layers share is packed, so that its products are made once."""
+        return self._message_weights is not None
+
     def message_weights(self) -> MessageWeights:
         """What all layers share, where a gate weighs the message."""
         if self._message_weights is not None:

@@ -22,6 +22,8 @@ class Kernels:
     """The arithmetic of a round; what each function does is said at its plain definition.
 
     fused: whether these are the kernels, not the definitions.
+    packs: whether those of the layers are for packed weights; others would be packed anew at every call, which takes
+        longer than the definitions.
     """
 
     fused: bool
@@ -32,6 +34,7 @@ class Kernels:
     walk: Callable[[Tensor, Law, Tensor | None], tuple[Tensor, Tensor | None]]
     accept: Callable[[Tensor, Tensor, Tensor | None, Tensor | None, Tensor, Tensor], tuple[Tensor, Tensor]]
     accept_greedy: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+    packs: bool = False
 
 
 REFERENCE = Kernels(
@@ -54,4 +57,5 @@ CPU = Kernels(
     walk=cpu.walk,
     accept=accept.accept,
     accept_greedy=cpu.accept_greedy,
+    packs=True,
 )
