@@ -14,6 +14,13 @@ def test_a_target(run, models):
     assert len(facts["head_digest"]) == 64
 
 
+def test_a_drafter_in_the_place_of_a_target_is_told(run, models):
+    said = "is a drafter, which answers nothing by itself"
+    assert_fault(run("info", models.drafter, "--kind", "target"), 1, f"{models.drafter} {said}", "--drafter")
+    for name in (models.drafter, "smollm2-135m-dspine"):
+        assert_fault(run("generate", "Hi", "--target", name), 1, f"{name} {said}", "--drafter")
+
+
 def test_a_drafter_names_the_head_it_was_made_for(run, models):
     facts = parsed(run("info", models.drafter, "--json"))
     assert facts["kind"] == "drafter"

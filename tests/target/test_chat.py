@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.support.tiny_target import CHAT_TEMPLATE, THINKING_TEMPLATE, tiny_target
+from transformers import tokenization_utils_base
 
 from dspine.errors import RequestError
 from dspine.target.chat import completion_mask, render, template_digest
@@ -48,6 +49,16 @@ def test_render_passes_the_thinking_flag(thinker):
 def test_thinking_without_a_flag_is_refused(plain):
     with pytest.raises(RequestError, match="no thinking flag"):
         render(plain, ONE[:1], thinking=True)
+
+
+def test_long_conversations_bring_no_words_of_the_librarys(monkeypatch):
+    said = []
+    monkeypatch.setattr(tokenization_utils_base.logger, "warning", said.append)
+    target = tiny_target(num_hidden_layers=2)
+    target.tokenizer.model_max_length = 8
+    assert len(render(target, ONE[:1] * 5)) > 8
+    completion_mask(target, ONE)
+    assert said == []
 
 
 def test_a_target_without_template_is_refused_with_the_way_round_it():

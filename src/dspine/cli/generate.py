@@ -161,7 +161,7 @@ def _encode(target: Speaker, text: str, system: str | None, raw: bool, thinking:
 
     if raw:
         refuse_broken(text)
-        ids: list[int] = target.tokenizer.encode(text)
+        ids: list[int] = target.tokenizer.encode(text, verbose=False)
         return ids
     messages = [{"role": "system", "content": system}] if system else []
     return render(target, [*messages, {"role": "user", "content": text}], thinking=thinking)

@@ -12,7 +12,7 @@ import typer
 
 from dspine.cli import options as o
 from dspine.cli.console import answer, note, print_json, waiting
-from dspine.cli.models import SHIPPED_FOR
+from dspine.cli.models import SHIPPED_FOR, refuse_drafter
 
 
 class Kind(StrEnum):
@@ -72,6 +72,7 @@ def _target(name: str) -> dict[str, Any]:
     from dspine.target import load_target
     from dspine.target.chat import template_digest
 
+    refuse_drafter(name)
     with waiting(f"Loading {name}"):
         target = load_target(name, packed=False)
     parameters = {id(p): p for p in target.model.parameters()}.values()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -11,6 +12,7 @@ import typer
 from dspine.cli.console import note, waiting
 from dspine.cli.heavy import uncollected
 from dspine.cli.options import Dtype, RollbackChoice
+from dspine.errors import TargetError
 
 if TYPE_CHECKING:
     from dspine.answer import Answer
@@ -105,10 +107,29 @@ def load_models(
 
         from dspine.target import load_target
 
+        refuse_drafter(target)
         kind = getattr(torch, dtype) if dtype else None
         loaded = load_target(target, dtype=kind, device=device, rollback=rollback.value)
         network = load_network(drafter, loaded, thinking=thinking, packed=packed) if drafter else None
     return loaded, network
+
+
+def refuse_drafter(target: str) -> None:
+    """Refuse a drafter's folder in the place of a target, of which it would only be said that weights are missing.
+
+    Raises:
+        TargetError: saying where each belongs.
+    """
+    from dspine.checkpoint import SHIPPED
+    from dspine.checkpoint.opening import is_drafter
+
+    folder = Path(target).expanduser()
+    named = target in SHIPPED and target not in SHIPPED_FOR
+    if named or ((folder / "config.json").is_file() and is_drafter(folder)):
+        raise TargetError(
+            f"{target} is a drafter, which answers nothing by itself",
+            "Name its model as the target, and this folder as the drafter (--drafter, or behind the target).",
+        )
 
 
 def load_network(drafter: str, target: Target, *, thinking: bool | None = None, packed: bool = True) -> Drafter:

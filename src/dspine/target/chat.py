@@ -78,7 +78,7 @@ def completion_mask(
                     "Use single-turn conversations, or let the target write its answers anew: dspine regenerate.",
                 )
             answers.append((len(start), len(end)))
-    encoded = target.tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
+    encoded = target.tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     ids: list[int] = encoded["input_ids"]
     mask = [False] * len(ids)
     for first, last in answers:
@@ -154,5 +154,6 @@ def refuse_broken(text: str) -> None:
 
 
 def _encode(target: Speaker, text: str) -> list[int]:
-    ids: list[int] = target.tokenizer(text, add_special_tokens=False)["input_ids"]
+    # Not verbose: what is too long is refused or cut by whoever knows the limit, who says so.
+    ids: list[int] = target.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
     return ids

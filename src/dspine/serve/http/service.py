@@ -179,5 +179,5 @@ class Service:
         if isinstance(prompt, list):
             return prompt
         refuse_broken(prompt)
-        ids: list[int] = self.target.tokenizer.encode(prompt)
+        ids: list[int] = self.target.tokenizer.encode(prompt, verbose=False)
         return ids
