@@ -16,8 +16,9 @@ from tests.support.tiny_target import BOS, MASK
 
 from dspine import __version__
 from dspine.checkpoint import drafter_digest, find_drafter, load_drafter, read_config, save_drafter, saving
-from dspine.checkpoint.folder import replacing
+from dspine.checkpoint.folder import left_over, replacing
 from dspine.drafter.dspine import DSpine
+from dspine.durable import alone
 from dspine.errors import CheckpointError
 from dspine.target.model import Target
 
@@ -201,6 +202,24 @@ def test_a_kill_between_the_two_renames_can_be_mended(own: Path) -> None:
     own.rename(own.with_name(f".{own.name}.0123abcd.previous"))
     with pytest.raises(CheckpointError, match=r"saving was killed.*\n.*mv .*0123abcd\.previous"):
         find_drafter(own)
+
+
+def test_the_next_save_clears_up_behind_kills(tmp_path: Path, target: Target, drafter: DSpine) -> None:
+    """Killed once in the middle of writing, and once between the renames; another process is writing right now."""
+    folder = tmp_path / "best[1]"
+    save_drafter(drafter, folder, target=target, training={})
+    (folder / "README.md").write_text("a card")
+    folder.rename(folder.with_name(f".{folder.name}.0123abcd.previous"))
+    names = (f".{folder.name}.0123abcd", f".{folder.name}.4567abcd", f".{folder.name}.old.0123abcd")
+    cut, other, elsewhere = (folder.with_name(f"{name}.partial") for name in names)
+    for begun in (cut, other, elsewhere):
+        begun.mkdir()
+        (begun / "model.safetensors").write_bytes(b"half")
+    assert left_over(folder) is not None
+    with alone(other, "a drafter in"):
+        save_drafter(drafter, folder, target=target, training={})
+    assert (folder / "README.md").read_text() == "a card"
+    assert {path.name for path in tmp_path.iterdir()} == {folder.name, other.name, elsewhere.name}
 
 
 def test_a_link_stays_a_link(own: Path, target: Target, drafter: DSpine) -> None:

@@ -1,21 +1,25 @@
 """Replacing a folder as a whole.
 
 One rule: at any moment the folder is the old one or the new one. Files are written into a folder beside it and
-renamed; an error or an interrupt removes what was begun and leaves the old folder as it was.
+renamed; an error or an interrupt removes what was begun and leaves the old folder as it was. What a kill leaves beside
+it, the next replacement clears up.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from uuid import uuid4
 
 from safetensors import SafetensorError
 
-from dspine.errors import CheckpointError
+from dspine.durable import alone
+from dspine.errors import CheckpointError, DataError
 
 
 @contextmanager
@@ -35,10 +39,12 @@ def replacing(folder: Path, is_ours: Callable[[str], bool]) -> Iterator[Path]:
     begun, previous = folder.with_name(f"{beside}.partial"), folder.with_name(f"{beside}.previous")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(folder)
         begun.mkdir()
-        yield begun
-        _settle(begun)
-        _swap(folder, begun, previous)
+        with _held(begun):
+            yield begun
+            _settle(begun)
+            _swap(folder, begun, previous)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
             f"{folder}: could not be written ({error}); nothing was changed",
@@ -46,15 +52,39 @@ def replacing(folder: Path, is_ours: Callable[[str], bool]) -> Iterator[Path]:
         ) from error
     finally:
         shutil.rmtree(begun, ignore_errors=True)
-    if previous.exists():
-        _move_over(previous, folder, is_ours)
-        shutil.rmtree(previous, ignore_errors=True)
+    for old in _beside(folder, "previous"):  # this one, and those of replacements that were killed
+        _move_over(old, folder, is_ours)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def left_over(folder: Path) -> Path | None:
     """The old folder of a replacement that was killed between its two renames, if there is one."""
-    found = sorted(folder.parent.glob(f".{folder.name}.*.previous"))
+    found = _beside(folder, "previous")
     return found[-1] if found and not folder.exists() else None
+
+
+def _beside(folder: Path, kind: str) -> list[Path]:
+    """What replacements of a folder have left beside it."""
+    return sorted(folder.parent.glob(f".{escape(folder.name)}.{'[0-9a-f]' * 8}.{kind}"))
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove what killed replacements had begun; what somebody is writing, or may be writing, stays."""
+    for begun in _beside(folder, "partial"):
+        with suppress(DataError, OSError), alone(begun, "a drafter in"):
+            shutil.rmtree(begun, ignore_errors=True)
+
+
+@contextmanager
+def _held(begun: Path) -> Iterator[None]:
+    """Show others that a folder is not abandoned, where the file system knows locks."""
+    handle = os.open(begun, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _settle(folder: Path) -> None:
