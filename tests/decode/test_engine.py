@@ -173,6 +173,13 @@ def test_prompts_that_cannot_be_answered_are_refused(target: Target, monkeypatch
         engine.generate([[]])
     with pytest.raises(RequestError, match=r"ids \[-1, 320\] outside the vocabulary of 320"):
         engine.generate([[5, 320, -1]])
+    for text in ("hello", "123"):
+        with pytest.raises(RequestError, match=r"the prompt is text\n.*tokenizer"):
+            engine.generate([text])  # type: ignore[list-item]
+    for wrong in ([1.5, 2], ["1"], [None], 7):
+        with pytest.raises(RequestError, match="the prompt is no list of token ids"):
+            engine.generate([wrong])  # type: ignore[list-item]
+    assert engine.generate([torch.tensor([1, 2])], SamplingParams(max_new_tokens=1))[0].prompt_ids == (1, 2)
     monkeypatch.setattr(target, "context_limit", 8)
     for length in (8, 11):
         with pytest.raises(RequestError, match=f"{length} tokens.* 8 positions"):

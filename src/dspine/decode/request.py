@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Protocol
 
 from dspine.decode.policy import Drafts, Own, check_policy
@@ -64,10 +65,11 @@ class Request:
         """Make a request for `target`, and for the drafter that will serve it, if any.
 
         Raises:
-            RequestError: the prompt is empty, too long for the context, or holds ids outside the vocabulary; a
-                parameter does not fit the vocabulary or the drafter, or the context cannot hold min_new_tokens.
+            RequestError: the prompt is no list of ids, is empty, too long for the context, or holds ids outside the
+                vocabulary; a parameter does not fit the vocabulary or the drafter, or the context cannot hold
+                min_new_tokens.
         """
-        prompt = tuple(int(token) for token in prompt)
+        prompt = _ids(prompt, target)
         _check_prompt(prompt, target)
         params.check(target.vocab_size)
         room = target.context_limit - len(prompt)
@@ -88,6 +90,17 @@ class Request:
             processor=RowProcessor(params, len(prompt), terminators, target.decodable),
             own=_own(params, drafter),
         )
+
+
+def _ids(prompt: Sequence[int], target: Asked) -> tuple[int, ...]:
+    """The prompt's ids, if they are any: text has to be encoded, and a number that is not whole is no id."""
+    fix = f"encode it with the tokenizer of {target.name}"
+    if isinstance(prompt, str):
+        raise RequestError("the prompt is text", fix)
+    try:
+        return tuple(index(token) for token in prompt)
+    except TypeError as error:
+        raise RequestError(f"the prompt is no list of token ids: {error}", fix) from error
 
 
 def _check_prompt(prompt: tuple[int, ...], target: Asked) -> None:
