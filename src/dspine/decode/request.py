@@ -92,7 +92,7 @@ class Request:
         )
 
 
-def _ids(prompt: Sequence[int], target: Asked) -> tuple[int, ...]:
+def _ids(prompt: str | Sequence[int], target: Asked) -> tuple[int, ...]:
     """The prompt's ids, if they are any: text has to be encoded, and a number that is not whole is no id."""
     fix = f"encode it with the tokenizer of {target.name}"
     if isinstance(prompt, str):
