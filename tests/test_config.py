@@ -54,6 +54,8 @@ def test_a_target_that_is_built_and_named_is_refused(tmp_path):
         ({"data": {}}, r"'data\.prompts' is missing"),
         ({"output": None}, "'output' is missing"),
         ({"output": [1]}, "'output'"),
+        ({"data": {"prompts": "p.jsonl", "sampling": {"temperature": -1}}}, r"'data\.sampling\.temperature'"),
+        ({"data": {"prompts": "p.jsonl", "sampling": {"top_p": 1.5}}}, r"'data\.sampling\.top_p'"),
         ({"evaluate": {"every_steps": 5}}, r"evaluate\.every_steps needs data\.held_out"),
         ({"data": "all"}, "'data'"),
         ({"build": 3}, "'build'"),

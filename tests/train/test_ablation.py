@@ -163,6 +163,16 @@ def test_a_recipe_has_variants_of_its_own(recipe: Path, tmp_path: Path) -> None:
     assert config_of(tmp_path, "small", 3)["dspine_config"]["transfer_rank"] == 8
 
 
+def test_a_variant_of_other_features_has_a_store_of_its_own(recipe: Path, tmp_path: Path) -> None:  # noqa: F811
+    settings = ["ablation={taps: ['drafter.target_layer_ids=[0, 2]'], exact: [features.dtype=float32]}"]
+    table = ablate(recipe, ["taps", "exact", "no-gate"], overrides=[*SHORT, *settings], seeds=[3, 4])
+    assert [line.variant.name for line in table.lines] == [FULL, "taps", "exact", "no-gate"]
+    stores = [path.parent.relative_to(tmp_path / "run") for path in (tmp_path / "run").rglob("features/index.json")]
+    assert sorted(map(str, stores)) == ["ablation/exact/features", "ablation/taps/features", "features"], (
+        "for all seeds"
+    )
+
+
 @pytest.mark.parametrize(
     ("overrides", "names", "said"),
     [

@@ -27,11 +27,11 @@ class MixEntry(Section):
 class SamplingRecipe(Section):
     """How answers are drawn; the default is greedy."""
 
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int = 0  # of the draws, keyed by row
+    temperature: float = Field(default=0.0, ge=0)
+    top_k: int = Field(default=0, ge=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    seed: int = Field(default=0, ge=0)  # of the draws, keyed by row
 
 
 class ServerRecipe(Section):

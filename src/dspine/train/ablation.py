@@ -1,7 +1,8 @@
 """An ablation: variants of one recipe, trained with the same seeds, budget, responses and features, and their tau.
 
 One rule: whatever is the same is the same thing: one file of responses, one store of features, one set of held-out
-prompts; a variant differs by its overrides alone. A run that is done is not done again, one that was stopped goes on.
+prompts; a variant differs by its overrides alone, and where these change what is stored, it has a store of its own. A
+run that is done is not done again, one that was stopped goes on.
 Source: DSpine (arXiv 2609.36173), ablations.
 """
 
@@ -23,6 +24,8 @@ from dspine.train.objectives.choice import objective_facts
 from dspine.train.processes import launched_count
 from dspine.train.trainer import train
 from dspine.train.variants import FULL, Variant, chosen
+
+STORED = {"drafter.target_layer_ids", "features.dtype", "training.max_length"}  # settings of a store of features
 
 
 def ablate(
@@ -55,7 +58,7 @@ def ablate(
     seeds = list(dict.fromkeys(seeds)) or [base.training.seed]
     todo = [(variant, seed) for seed in seeds for variant in wanted]  # whole seeds first: early tables compare
     asked = {
-        (variant.name, seed): [*overrides, *_shared(base), *variant.overrides, *_own(base, variant, seed)]
+        (variant.name, seed): [*overrides, *_shared(base, variant), *variant.overrides, *_own(base, variant, seed)]
         for variant, seed in todo
     }
     digests = {key: _digest(_checked(recipe, settings)) for key, settings in asked.items()}  # refused before work
@@ -97,13 +100,16 @@ def _failure(failed: Mapping[str, DspineError], count: int) -> DataError:
     return DataError(f"{len(failed)} of {count} runs failed: {named}", "\n".join(fixes) or None)
 
 
-def _shared(base: Recipe) -> list[str]:
-    """What every variant takes from the recipe's own folder instead of making it anew."""
-    places = {
-        "data.prompts": base.data.prompts,
-        "data.responses": base.data.responses,
-        "features.folder": base.features.folder or base.output / "features",
-    }
+def _shared(base: Recipe, variant: Variant) -> list[str]:
+    """What every variant takes from the recipe's own folder instead of making it anew.
+
+    A variant of what is stored has a store of its own, for all its seeds.
+    """
+    changed = {setting.partition("=")[0].strip() for setting in variant.overrides}
+    features = base.features.folder or base.output / "features"
+    if changed & STORED:
+        features = base.output / "ablation" / variant.name / "features"
+    places = {"data.prompts": base.data.prompts, "data.responses": base.data.responses, "features.folder": features}
     settings = [f"{name}={json.dumps(str(place))}" for name, place in places.items()]
     return ["build={}", f"target={json.dumps(base.target)}", *settings]
 
