@@ -9,6 +9,9 @@ candidates through the target at slots s..s+n; judge; the a candidates that stan
 x_{s+1}..x_{s+a+1}; the drafter observes the features of slots s..s+a. Then s' = s+a+1 is the number of slots in both
 caches again, one less than the number of tokens: the new anchor has neither key nor feature yet. In rounds without
 candidates the drafter rests; the features wait in the backlog until it drafts again.
+
+A round with trees (`decode/branching.py`) leaves the same, but that the target's cache may hold less than s slots: what
+is between it and the anchor goes through the target again.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import torch
 from torch import Tensor
 
 from dspine.decode.backlog import SLOTS, Backlog
+from dspine.decode.branching import Block, Path, ids_of, judged, span_of
 from dspine.decode.capture import Parts
 from dspine.decode.judge import Mixture, Ruling, judge
 from dspine.decode.noise import uniform_rows
@@ -28,6 +32,8 @@ from dspine.decode.policy import FULL, Own
 from dspine.decode.rows import Row
 from dspine.decode.schedule import Schedule, Seat
 from dspine.drafter.proposal import Proposal
+from dspine.drafter.transitions import Tabulating
+from dspine.drafter.tree import Tree, grown
 from dspine.kernels.arithmetic import REFERENCE, Kernels
 from dspine.kernels.kv import RowCache, Span
 from dspine.kernels.upload import upload
@@ -47,6 +53,7 @@ class Batch:
         schedule: says how many candidates to verify of rows without a rule of their own.
         own: the rule of rows whose request brings none; None: a request with a seed is verified in full, the schedule
             chooses for the others.
+        nodes: of a row's tree, which the drafter can tell; 0: candidates are one line.
         capacity: most rows.
         prefill_chunk: most prompt tokens a row in one forward.
         kernels: whose arithmetic the verdict uses.
@@ -59,6 +66,7 @@ class Batch:
         schedule: Schedule,
         *,
         own: Own | None = None,
+        nodes: int = 0,
         capacity: int,
         prefill_chunk: int,
         kernels: Kernels = REFERENCE,
@@ -71,6 +79,7 @@ class Batch:
         self._stays = parts.recorded  # recordings are made over the caches: these are kept, whatever their size
         self._schedule = schedule
         self._own = own
+        self._nodes = nodes
         self._chunk = prefill_chunk
         self._kernels = kernels
         self._candidates = 0 if drafter is None else drafter.candidates
@@ -111,9 +120,17 @@ class Batch:
     @torch.inference_mode()
     def advance(self) -> None:
         """Run one round."""
-        rows = self.rows
         self._check()
         self._leave_range()
+        if self._nodes:
+            self._advance_trees()
+        else:
+            self._advance_lines()
+        self._check()
+
+    def _advance_lines(self) -> None:
+        """A round in which candidates are one line a row."""
+        rows = self.rows
         starts = [row.position for row in rows]
         seats = [Seat(row.request.id, row.room(self._candidates), row.own) for row in rows]
         lengths = self._schedule.lengths(seats)
@@ -136,7 +153,43 @@ class Batch:
                     if kept:
                         row.record(lengths[index], ruling.accepted, kept)
         self._schedule.learn(seats, lengths, [ruling.accepted for ruling in rulings])
-        self._check()
+
+    def _advance_trees(self) -> None:
+        """A round in which candidates are a tree a row."""
+        rows = self.rows
+        held = self._cache.rows.lengths[: len(rows)]
+        known = [row.tokens[length:] for row, length in zip(rows, held, strict=True)]
+        blocks = [Block(*pair) for pair in zip(known, self._grow(known), strict=True)]
+        with stage("verify/forward"):
+            ids = ids_of(blocks, self._target.device)
+            out = self._forward(ids, self._cache, span_of(blocks, held), self._taps())
+        paths = judged(self._target, rows, self._mixed(rows), out.hidden, blocks)
+        with stage("commit/observe"):
+            self._observe_paths(ids, out.features, paths)
+        with stage("commit/text"):
+            for index, (row, path) in enumerate(zip(rows, paths, strict=True)):
+                if row.finish is None:
+                    self._cache.rows.commit(index, held[index] + path.stands)
+                    kept = row.take(path.tokens, path.logprobs)
+                    row.record(path.places, path.accepted, kept)
+
+    def _grow(self, known: Sequence[Sequence[int]]) -> list[Tree]:
+        """Draft a block a row, and make a tree of it.
+
+        Args:
+            known: of each row, the tokens that go through the target before its tree.
+        """
+        places = [row.room(self._candidates) for row in self.rows]
+        drafter: object = self._drafter
+        if not any(places) or self._context is None or not isinstance(drafter, Tabulating):
+            return [Tree()] * len(self.rows)
+        sizes = [self._nodes] * len(self.rows)
+        if self._target.alike is not None:  # more would go through in another order of summation
+            sizes = [max(0, min(self._nodes, self._target.alike - len(tokens))) for tokens in known]
+        anchors = upload([row.tokens[-1] for row in self.rows], self._target.device)
+        transitions = drafter.transitions(self._context, 0, anchors)
+        with stage("draft/tree"):
+            return grown(transitions, sizes, places)
 
     @torch.inference_mode()  # the caches are made in this mode, so their rows must move in it
     def sweep(self) -> list[Row]:
@@ -155,7 +208,8 @@ class Batch:
     def settle(self) -> None:
         """Set the caches' lengths to what the rows' tokens say: where an interrupted round leaves everything."""
         for index, row in enumerate(self.rows):
-            self._cache.rows.commit(index, row.position)
+            # A round with trees may have left less than the anchor's position, an interrupted one more.
+            self._cache.rows.commit(index, min(self._cache.rows.lengths[index], row.position))
             if self._context is not None:
                 seen = self._context.lengths[index]  # less than the position where features wait in the backlog
                 self._context.commit(index, min(seen, row.position) if row.drafting else 0)
@@ -251,6 +305,20 @@ class Batch:
         span = Span(0, begins, max(counts))
         self._drafter.observe(self._context, span, features[:, : span.width], counts, ids[:, : span.width])
 
+    def _observe_paths(self, ids: Tensor, features: Tensor | None, paths: Sequence[Path]) -> None:
+        """Show the drafter the anchor and what was accepted of the tree."""
+        counts = [len(path.steps) if row.drafting else 0 for row, path in zip(self.rows, paths, strict=True)]
+        width = max(counts)
+        if self._drafter is None or self._context is None or features is None or not width:
+            return
+        steps = [path.steps[:count] + [0] * (width - count) for path, count in zip(paths, counts, strict=True)]
+        where = upload(torch.tensor(steps), ids.device)  # (B, width)
+        each = torch.arange(len(steps), device=ids.device)[:, None]
+        begins = tuple(row.position if row.drafting else 0 for row in self.rows)
+        self._drafter.observe(
+            self._context, Span(0, begins, width), features[each, where], counts, ids.gather(1, where)
+        )
+
     def _catch_up(self) -> None:
         """Show the drafter the features that wait."""
         behind = self._behind()
@@ -325,11 +393,17 @@ class Batch:
         self._backlog = Backlog(self.capacity)
 
     def _check(self) -> None:
-        """The invariant between rounds: target_len == context_len + backlog == s, len(tokens) == s + 1."""
+        """The invariant between rounds: target_len == context_len + backlog == s, len(tokens) == s + 1.
+
+        With trees target_len may be less, by no more than the places of a block.
+        """
         for index, row in enumerate(self.rows):
             if row.finish is None:
                 held = self._cache.rows.lengths[index]
-                assert held == row.position, f"row {index}: {held} target slots, anchor at {row.position}"
+                lacking = row.position - held
+                assert 0 <= lacking <= (self._candidates if self._nodes else 0), (
+                    f"row {index}: {held} target slots, anchor at {row.position}"
+                )
                 if self._context is not None and row.drafting:
                     seen = self._context.lengths[index]
                     waiting = row.position - seen

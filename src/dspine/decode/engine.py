@@ -29,7 +29,7 @@ import torch
 from dspine.decode.batch import Batch
 from dspine.decode.capture import Recorders, captured
 from dspine.decode.costbook import CostBook
-from dspine.decode.policy import FULL, Own, Verify, check_policy, read_verify
+from dspine.decode.policy import FULL, Own, Trees, Verify, check_policy, read_verify
 from dspine.decode.prefix import Lagged, Scheduled
 from dspine.decode.records import Completion, Update
 from dspine.decode.request import Request
@@ -59,8 +59,8 @@ class Engine:
             "confidence:C" (up to the first of less confidence); or what promises most tokens a second by the costs
             here: "auto" by the acceptance so far, "scheduled" by the confidences of the block, "lagged" by those of
             two rounds ago. Requests that bring a seed are verified in full under these three, since their tokens must
-            depend on nothing else, and requests that bring `SamplingParams.verify` by that. Or a `Schedule` of one's
-            own.
+            depend on nothing else, and requests that bring `SamplingParams.verify` by that. "tree:N": trees of N nodes,
+            which no request can decline. Or a `Schedule` of one's own.
         costs: what rounds cost; None: read from the cache folder, and measured where they are not there; "anew":
             measured, whatever is there.
         kernels: "reference" (the plain definitions), "fused" (Triton; see docs/kernels.md), or "auto": fused on CUDA,
@@ -69,11 +69,12 @@ class Engine:
             drafts.
         capture: "on": drafts and verifications are recorded as CUDA graphs and replayed; "off": they are not; "auto":
             on CUDA those that can be, if a check finds them equal to what they were made of. Or what makes recorders of
-            one's own. See docs/kernels.md.
+            one's own. Rounds with trees are not recorded. See docs/kernels.md.
 
     Raises:
-        ConfigError: max_batch or prefill_chunk below 1, another `verify`, or one that needs confidences where the
-            drafter gives none; `kernels` or `capture` that are unknown, or forced where they cannot run.
+        ConfigError: max_batch or prefill_chunk below 1, another `verify`, or one that needs confidences or transitions
+            where the drafter gives none, or trees of a target that keeps states; `kernels` or `capture` that are
+            unknown, or forced where they cannot run.
         TargetError: the drafter taps layers that the target does not have.
     """
 
@@ -98,14 +99,23 @@ class Engine:
         settable: object = drafter
         if isinstance(settable, Fusable):
             settable.kernels = arithmetic
-        parts = captured(capture, target, drafter)
+        trees = self._trees(verify, capture, target, drafter)
+        parts = captured("off" if trees else capture, target, drafter)
         self._target = target
         self._drafter = parts.drafter
         self._parts = parts
         self._fused = arithmetic.fused and arithmetic is not CPU
-        own, schedule = self._chosen(verify, costs, max_batch)
+        self._nodes = trees
+        own, schedule = (FULL, Unshared()) if trees else self._chosen(verify, costs, max_batch)
         self._batch = Batch(
-            target, parts, schedule, own=own, capacity=max_batch, prefill_chunk=prefill_chunk, kernels=arithmetic
+            target,
+            parts,
+            schedule,
+            own=own,
+            nodes=trees,
+            capacity=max_batch,
+            prefill_chunk=prefill_chunk,
+            kernels=arithmetic,
         )
         self._queue: deque[Request] = deque()
         self._live: dict[int, Row] = {}  # rows in progress, those being prefilled included
@@ -230,6 +240,22 @@ class Engine:
 
     # ---------------------------------------------------------------- inside
 
+    @staticmethod
+    def _trees(verify: Verify | Schedule, capture: Capture | Recorders, target: Target, drafter: Drafter | None) -> int:
+        """Nodes of a row's tree; 0: there are none."""
+        policy = read_verify(verify) if isinstance(verify, int | str) else None
+        if not isinstance(policy, Trees) or drafter is None:
+            return 0
+        check_policy(policy, drafter)
+        if target.stateful:
+            raise ConfigError(
+                f"verify is {str(policy)!r}, and {target.name} keeps recurrent states, which take in no branches",
+                'give "full" or a number',
+            )
+        if capture not in ("auto", "off"):
+            raise ConfigError(f"verify is {str(policy)!r}, and rounds with trees are not recorded", "give capture off")
+        return policy.nodes
+
     def _chosen(
         self, verify: Verify | Schedule, costs: CostSource | Literal["anew"] | None, max_batch: int
     ) -> tuple[Own | None, Schedule]:
@@ -242,6 +268,7 @@ class Engine:
             return FULL, Unshared()
         if isinstance(policy, Own):
             return policy, Unshared()
+        assert not isinstance(policy, Trees)  # found before
         book = self.cost_book(max_batch, anew=costs == "anew") if costs is None or costs == "anew" else costs
         match policy:
             case "auto":
@@ -253,6 +280,8 @@ class Engine:
 
     def _request(self, prompt: Sequence[int], params: SamplingParams | None) -> Request:
         request = Request.checked(self._next_id, prompt, params or SamplingParams(), self._target, self._drafter)
+        if self._nodes and request.own is not None:
+            raise RequestError("verify: this engine verifies trees, whatever a request asks for", "leave verify out")
         self._next_id += 1
         return request
 

@@ -190,10 +190,10 @@ def _ruling(row: Row, raw: Tensor, fault: Processed | None, unnumbered: bool, to
         error = TargetError(f"request {row.request.id}: the target's logits are not numbers")
     tokens = tokens if error is None else tokens[:-1]
     asked = row.request.params.logprobs
-    return Ruling(accepted, tokens, [] if asked is None else _logprobs(raw[: len(tokens)], tokens, asked), error)
+    return Ruling(accepted, tokens, [] if asked is None else logprobs_of(raw[: len(tokens)], tokens, asked), error)
 
 
-def _logprobs(raw: Tensor, tokens: list[int], top_n: int) -> list[Logprob]:
+def logprobs_of(raw: Tensor, tokens: list[int], top_n: int) -> list[Logprob]:
     """Log-probabilities of tokens by the raw logits (T, V) of their places."""
     found = token_logprobs(raw, torch.tensor(tokens, dtype=torch.int64, device=raw.device), top_n)
     ids, values = found.top_ids.tolist(), found.top.tolist()

@@ -1,7 +1,8 @@
 """What `verify` can say: how the number of candidates to verify is found.
 
-One rule: two kinds, never mixed. A row's *own* rule looks at nothing but that row, so that a seed gives its tokens
-again, alone or in any batch; a *shared* policy weighs all rows of a batch and the costs of this machine.
+One rule: three kinds, never mixed. A row's *own* rule looks at nothing but that row, so that a seed gives its tokens
+again, alone or in any batch; a *shared* policy weighs all rows of a batch and the costs of this machine; with *trees*
+the target chooses by itself, and is asked about many paths at once (`decode/branching.py`).
 
     full            own      the whole block
     N               own      the first N candidates
@@ -9,6 +10,7 @@ again, alone or in any batch; a *shared* policy weighs all rows of a batch and t
     auto            shared   one number for all rows, by past acceptance and costs; may let the drafter rest
     scheduled       shared   by the confidences of the block at hand and costs, with early stop
     lagged          shared   how many by the confidences of two rounds ago and costs
+    tree:N          trees    the N likeliest nodes of the tree that the block's transitions make
 
 Sources: DSpark (arXiv 2607.05147) and DeepSpec; `decode/schedule.py`, `decode/prefix.py`.
 """
@@ -27,6 +29,20 @@ Verify = int | str
 
 SHARED: tuple[Shared, ...] = get_args(Shared)
 _THRESHOLD = "confidence:"
+_TREE = "tree:"
+
+
+@dataclass(frozen=True)
+class Trees:
+    """A tree of candidates a row.
+
+    nodes: the most that one has.
+    """
+
+    nodes: int
+
+    def __str__(self) -> str:
+        return f"{_TREE}{self.nodes}"
 
 
 @dataclass(frozen=True)
@@ -59,7 +75,7 @@ class Own:
 FULL = Own()
 
 
-def read_verify(verify: object) -> Own | Shared:
+def read_verify(verify: object) -> Own | Shared | Trees:
     """The policy that a word or a number stands for.
 
     Raises:
@@ -74,15 +90,17 @@ def read_verify(verify: object) -> Own | Shared:
             return verify
         if (threshold := _threshold(verify)) is not None:
             return Own(threshold=threshold)
+        if (nodes := verify.removeprefix(_TREE)) != verify and nodes.isascii() and nodes.isdigit() and int(nodes):
+            return Trees(int(nodes))
     raise ConfigError(
         f"verify is {verify!r}",
-        f'give "full", a number of candidates from 1 on, "{_THRESHOLD}C" with 0 < C <= 1, or one of '
-        + ", ".join(f'"{word}"' for word in SHARED),
+        f'give "full", a number of candidates from 1 on, "{_THRESHOLD}C" with 0 < C <= 1, "{_TREE}N" with a number of '
+        "nodes from 1 on, or one of " + ", ".join(f'"{word}"' for word in SHARED),
     )
 
 
 class Drafts(Protocol):
-    """What is asked of a drafter here: ours, or another engine's."""
+    """What is asked of a drafter here: ours, or another engine's. See `drafter/proposal.py`."""
 
     @property
     def candidates(self) -> int: ...
@@ -90,13 +108,20 @@ class Drafts(Protocol):
     def confident(self) -> bool: ...
 
 
-def check_policy(policy: Own | Shared, drafter: Drafts | None) -> None:
+def check_policy(policy: Own | Shared | Trees, drafter: Drafts | None) -> None:
     """Refuse a policy that the drafter cannot serve; without a drafter there is nothing to verify, and any will do.
 
     Raises:
-        ConfigError: more candidates than a block holds, or confidences that the drafter does not give.
+        ConfigError: more candidates than a block holds, or confidences or a tree that the drafter does not give.
     """
     if drafter is None:
+        return
+    if isinstance(policy, Trees):
+        if not getattr(drafter, "tabulates", False):
+            raise ConfigError(
+                f"verify is {str(policy)!r}, and this drafter draws place after place",
+                'trees are made from the transitions of DSpine, DFlash2 and DFlash; give "full" or a number',
+            )
         return
     if isinstance(policy, Own) and (policy.most or 0) > drafter.candidates:
         raise ConfigError(f"verify is {policy.most}", f"a block has candidates 1..{drafter.candidates}")

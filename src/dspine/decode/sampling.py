@@ -137,7 +137,7 @@ class SamplingParams(BaseModel):
             raise RequestError(error.what, error.fix) from error
         if not isinstance(policy, Own):
             raise RequestError(
-                f'verify: "{policy}" weighs all requests of a batch, so no request can ask for it',
+                f'verify: "{policy}" concerns all requests of a batch, so no request can ask for it',
                 'give "full", a number or "confidence:C", or make the engine with it',
             )
         return policy

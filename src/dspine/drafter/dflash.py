@@ -16,7 +16,10 @@ from dspine.drafter.config import ParallelConfig
 from dspine.drafter.parallel import ParallelDrafter
 from dspine.drafter.proposal import Proposal
 from dspine.drafter.tables import TargetTables
+from dspine.drafter.transitions import Transitions
 from dspine.kernels.law import Law
+
+TREE_CANDIDATES = 8  # of a place, for a tree; a block is drawn from the whole law
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,10 @@ class Independent(nn.Module):
 
     def select(self, hidden: Tensor, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
         return self.tables.independent(hidden, law, uniforms)
+
+    def transitions(self, hidden: Tensor, anchors: Tensor) -> Transitions:
+        """The likeliest tokens of every place, H (B, M, d); the token before changes nothing."""
+        return self.tables.transitions(hidden, TREE_CANDIDATES)
 
 
 def dflash(

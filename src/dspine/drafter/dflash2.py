@@ -22,7 +22,7 @@ from dspine.drafter.convolution import ConvolvedLayer
 from dspine.drafter.parallel import ParallelDrafter
 from dspine.drafter.proposal import Proposal
 from dspine.drafter.tables import TargetTables
-from dspine.drafter.transitions import predecessors, walked
+from dspine.drafter.transitions import Transitions, predecessors, walked
 from dspine.errors import ConfigError
 from dspine.facts import TargetFacts
 from dspine.kernels.arithmetic import REFERENCE, Kernels
@@ -111,12 +111,16 @@ class CandidateSelection(nn.Module):
         return candidates.gather(-1, (base + added).argmax(-1, keepdim=True))[..., 0]
 
     def select(self, hidden: Tensor, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
+        table = self.transitions(hidden, anchors)
+        with stage("draft/walk"):
+            return walked(table.scores, table.candidates, law, uniforms, self.kernels)
+
+    def transitions(self, hidden: Tensor, anchors: Tensor) -> Transitions:
+        """Candidates and all their scores: H (B, M, d), anchors (B,)."""
         with stage("draft/head"):
             base, candidates = self.tables.top(hidden, self.top_k)
         with stage("draft/scores"):
-            scores = self.transition_cache(hidden, base, anchors, candidates)
-        with stage("draft/walk"):
-            return walked(scores, candidates, law, uniforms, self.kernels)
+            return Transitions(candidates, self.transition_cache(hidden, base, anchors, candidates))
 
     def transition_cache(self, hidden: Tensor, base: Tensor, anchors: Tensor, candidates: Tensor) -> Tensor:
         """S (B, M, K, K): the score at place t of candidate j, had predecessor i been chosen.

@@ -29,7 +29,7 @@ from dspine.drafter.proposal import Proposal
 from dspine.drafter.states import BlockStates, Replacement
 from dspine.drafter.tables import TargetTables
 from dspine.drafter.transfer import TransferSpace
-from dspine.drafter.transitions import predecessors, transition_scores, walked
+from dspine.drafter.transitions import Transitions, predecessors, transition_scores, walked
 from dspine.kernels.arithmetic import REFERENCE, Kernels
 from dspine.kernels.kv import DeviceSpan, RowCache, Span
 from dspine.kernels.law import Law
@@ -324,12 +324,27 @@ class DSpine(nn.Module):
     def _chosen(self, states: BlockStates, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
         if not self.config.refined:
             return self.tables.independent(states.hidden, law, uniforms)
+        table = self._tabulated(states, anchors)
+        with stage("draft/walk"):
+            return walked(table.scores, table.candidates, law, uniforms, self.kernels)
+
+    @property
+    def tabulates(self) -> bool:
+        return True
+
+    def transitions(self, cache: RowCache, first: int, anchors: Tensor) -> Transitions:
+        """See `Tabulating`."""
+        states = self.draft_block(cache, first, anchors)
+        if self.config.refined:
+            return self._tabulated(states, anchors)
+        with stage("draft/head"):
+            return self.tables.transitions(states.hidden, self.config.top_k)
+
+    def _tabulated(self, states: BlockStates, anchors: Tensor) -> Transitions:
         with stage("draft/head"):
             candidates = self.top_candidates(states.hidden)  # (B, M, K)
         with stage("draft/scores"):
-            scores = self.transition_cache(states.last, anchors, candidates, states.farther)
-        with stage("draft/walk"):
-            return walked(scores, candidates, law, uniforms, self.kernels)
+            return Transitions(candidates, self.transition_cache(states.last, anchors, candidates, states.farther))
 
     def draft_block(self, cache: RowCache, first: int, anchors: Tensor) -> BlockStates:
         """One pass over one block a row: anchors (B,) at the rows' context lengths → states over (B, M, ·)."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from dspine.drafter.markov import ConfidenceHead
 from dspine.drafter.passes import BlockForm, decode_pass, training_pass
 from dspine.drafter.proposal import Fusable, Proposal
 from dspine.drafter.tables import TargetTables
+from dspine.drafter.transitions import Transitions
 from dspine.kernels.arithmetic import REFERENCE, Kernels
 from dspine.kernels.kv import DeviceSpan, RowCache, Span
 from dspine.kernels.law import Law
@@ -50,6 +51,14 @@ class Selection(Protocol):
             anchors: (B,) tokens before place 1.
             law, uniforms: as in `Drafter.propose`.
         """
+
+
+@runtime_checkable
+class TabulatingSelection(Protocol):
+    """A selection whose scores depend on the token before a place at most."""
+
+    def transitions(self, hidden: Tensor, anchors: Tensor) -> Transitions:
+        """All scores of rows H (B, M, d) behind anchors (B,)."""
 
 
 S = TypeVar("S", bound=Selection)
@@ -171,6 +180,17 @@ class ParallelDrafter(nn.Module, Generic[S]):
 
     def _block(self, cache: RowCache, span: Span | DeviceSpan, anchors: Tensor) -> Tensor:
         return decode_pass(self.form, cache, span, anchors, self._hidden)
+
+    @property
+    def tabulates(self) -> bool:
+        selection: object = self.selection
+        return isinstance(selection, TabulatingSelection)
+
+    def transitions(self, cache: RowCache, first: int, anchors: Tensor) -> Transitions:
+        """See `Tabulating`."""
+        selection: object = self.selection
+        assert isinstance(selection, TabulatingSelection)
+        return selection.transitions(self.draft_block(cache, first, anchors), anchors)
 
     def propose(self, cache: RowCache, first: int, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
         return self.propose_at(cache, self.form.span(cache, first, len(anchors)), anchors, law, uniforms)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dspine.drafter.proposal import Proposal
+from dspine.drafter.transitions import Transitions
 from dspine.kernels.law import Law, draw, known, law_probs, likeliest
 from dspine.kernels.packed import PackedLinear, linear_of, packable
 from dspine.stages import stage
@@ -83,6 +84,11 @@ class TargetTables:
             scores = self.logits(hidden)  # (B, M, V_d)
         with stage("draft/walk"):
             return self.proposal(*self.choose(scores, law, uniforms))
+
+    def transitions(self, hidden: Tensor, count: int) -> Transitions:
+        """The `count` likeliest tokens of each place by its own scores alone: hidden (B, M, d), final-normed."""
+        scores, candidates = self.top(hidden, count)
+        return Transitions(candidates, scores.unsqueeze(2))
 
     def proposal(self, tokens: Tensor, probs: Tensor | None, confidence: Tensor | None = None) -> Proposal:
         """The proposal of tokens (B, M) drawn from laws (B, M, V_d) over the draft vocabulary."""

@@ -6,12 +6,41 @@ on the token before it, and on no other, can be tabulated so. Source: DSpine (ar
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
 import torch
 from torch import Tensor
 
 from dspine.drafter.proposal import Proposal
 from dspine.kernels.arithmetic import REFERENCE, Kernels
+from dspine.kernels.kv import RowCache
 from dspine.kernels.law import Law
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """What one parallel pass knows of a block: the candidates of every place, and their scores after each before them.
+
+    candidates: V_t (B, M, K) token ids.
+    scores: T (B, M, K, K), [t, i, j] of candidate j after predecessor i; at the first place all i are the anchor. Or
+        (B, M, 1, K), where a drafter's scores do not depend on the token before.
+    """
+
+    candidates: Tensor
+    scores: Tensor
+
+
+@runtime_checkable
+class Tabulating(Protocol):
+    """A drafter that may be able to tell all of its transitions, so that a tree can be grown from them."""
+
+    @property
+    def tabulates(self) -> bool:
+        """Whether it is: its score at a place depends on the token before it at most."""
+
+    def transitions(self, cache: RowCache, first: int, anchors: Tensor) -> Transitions:
+        """Draft one block a row, as `Drafter.propose` does, and choose nothing. Of a drafter that tabulates."""
 
 
 def predecessors(anchors: Tensor, candidates: Tensor) -> Tensor:

@@ -48,11 +48,12 @@ def attention_alike(heads: int, groups: int, dim: int) -> bool:
     queries = torch.randn(1, heads, ALIKE, dim, generator=random).bfloat16()
 
     def heard(start: int, first: int, width: int) -> torch.Tensor:
-        parts = []
+        parts, at = [], first
         for part in Span(0, (start + first,), width, grain=EVEN).stretches():
             visible = part.causal_mask()
             mask = None if visible is None else torch.zeros(visible.shape).masked_fill(~visible, -torch.inf).bfloat16()
-            own = queries[:, :, part.starts[0] - start :][:, :, : part.width]
+            own = queries[:, :, at : at + part.width]
+            at += part.width
             read = slice(None, part.limit)
             parts.append(grouped_attention(own, keys[:, :, read], values[:, :, read], mask))
         return torch.cat(parts, dim=2)

@@ -3,7 +3,9 @@
 One rule: a slot *is* an absolute position. New tokens are written in place at their positions; rolling a row back
 is nothing but a smaller length, since a query sees only slots at or before its own position, and each of those has
 been written by the row's committed tokens or by the very forward that asks. So rows of one batch may accept
-different numbers of candidates without moving a byte, and padding behind a row's last token is harmless.
+different numbers of candidates without moving a byte, and padding behind a row's last token is harmless. Tokens of side
+branches lie in the slots behind their row's line for the length of one forward (`kernels/branches.py`): none of them is
+ever committed there.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from dspine.kernels.branches import branch_positions, branch_sight
 from dspine.kernels.upload import upload
 
 GROWTH = 256  # slots; storage grows by at least this much, so that growing stays rare
@@ -33,6 +36,10 @@ class Span:
 
     `counts`: the new tokens of each row, at most `width`, where they are not all as many. Such a span is *ragged*: its
     tokens come end to end, as one line of N tokens (`kernels/ragged.py`).
+
+    `parents`: of each row's last tokens, which are side branches, the place in the row's new tokens of what each of
+    them follows; empty for a row without any. None: no row has any. Their slots come one after the other all the same,
+    their positions and what they see go by what they follow.
     """
 
     first: int
@@ -41,6 +48,7 @@ class Span:
     grain: int = 1
     whole: bool = False
     counts: tuple[int, ...] | None = None
+    parents: tuple[tuple[int, ...], ...] | None = None
 
     @classmethod
     def of(cls, first: int, starts: Sequence[int], counts: Sequence[int]) -> Span:
@@ -70,8 +78,12 @@ class Span:
 
     @property
     def even(self) -> Span:
-        """The span as a rectangle: shorter rows are filled up with tokens that nobody sees."""
-        return replace(self, counts=None)
+        """The span as a rectangle: shorter rows are filled up with tokens that nobody sees, beside branches too."""
+        parents = self.parents
+        if parents is not None:
+            filling = [self.width - count for count in self.each]
+            parents = tuple((*own, *(0,) * more) for own, more in zip(parents, filling, strict=True))
+        return replace(self, counts=None, parents=parents)
 
     @property
     def aligned(self) -> bool:
@@ -94,19 +106,25 @@ class Span:
         bounds = [0, *(row for row in range(1, self.rows) if each[row] != each[row - 1]), self.rows]
         return [self._part(start, stop) for start, stop in pairwise(bounds)]
 
-    def stretches(self) -> list[Span]:
+    def stretches(self) -> list[Span | Sides]:
         """The span as several that are not ragged, in order, each with queries of one grain of slots.
 
-        So `limit` of a query's part is the end of the grain that its own slot lies in, whatever block it came in.
+        So `limit` of a query's part is the end of the grain that its own slot lies in, whatever block it came in. Side
+        branches are parts of their own: what is in line is taken as if there were none.
         """
-        found: list[Span] = []
-        for row, (start, count) in enumerate(zip(self.starts, self.each, strict=True), start=self.first):
-            ends = range(start + self.grain - start % self.grain, start + count, self.grain)
-            for at, stop in pairwise([start, *ends, start + count]):
-                part = Span(row, (at,), stop - at, self.grain, self.whole)
-                if found and found[-1]._goes_with(part):
-                    part = replace(found[-1], starts=(*found.pop().starts, at))
+        found: list[Span | Sides] = []
+        for index, (start, count) in enumerate(zip(self.starts, self.each, strict=True)):
+            line = count - (0 if self.parents is None else len(self.parents[index]))
+            ends = range(start + self.grain - start % self.grain, start + line, self.grain)
+            for at, stop in pairwise([start, *ends, start + line]):
+                part = Span(self.first + index, (at,), stop - at, self.grain, self.whole)
+                last = found[-1] if found else None
+                if isinstance(last, Span) and last._goes_with(part):
+                    part = replace(last, starts=(*last.starts, at))
+                    found.pop()
                 found.append(part)
+            if line < count:
+                found.append(Sides(self._part(index, index + 1)))
         return found
 
     def _goes_with(self, part: Span) -> bool:
@@ -116,10 +134,11 @@ class Span:
     def _part(self, start: int, stop: int) -> Span:
         """Rows start..stop-1 of the span."""
         part = Span.of(self.first + start, self.starts[start:stop], self.each[start:stop])
-        return replace(part, grain=self.grain, whole=self.whole)
+        parents = None if self.parents is None or not any(self.parents[start:stop]) else self.parents[start:stop]
+        return replace(part, grain=self.grain, whole=self.whole, parents=parents)
 
-    def positions(self, device: torch.device | str | None = None) -> Tensor:
-        """Absolute position of every new token: (B, T) int64, or (1, N) of a ragged span."""
+    def slots(self, device: torch.device | str | None = None) -> Tensor:
+        """Slot of every new token: (B, T) int64, or (1, N) of a ragged span."""
         if self.counts is not None:
             line = [
                 at for start, count in zip(self.starts, self.counts, strict=True) for at in range(start, start + count)
@@ -127,6 +146,16 @@ class Span:
             return upload(line, device)[None]
         starts = upload(self.starts, device)
         return starts[:, None] + torch.arange(self.width, device=device)
+
+    def positions(self, device: torch.device | str | None = None) -> Tensor:
+        """Absolute position of every new token, shaped as the slots, which they are but for side branches."""
+        if self.parents is None:
+            return self.slots(device)
+        rows = zip(self.starts, self.each, self.parents, strict=True)
+        each = [branch_positions(start, count, parents) for start, count, parents in rows]
+        if self.counts is not None:
+            return upload([at for row in each for at in row], device)[None]
+        return torch.tensor(each, dtype=torch.int64, device=device)
 
     def causal_mask(self, device: torch.device | str | None = None, window: int | None = None) -> Tensor | None:
         """Which slots each query sees: bool (B, 1, T, limit), True = visible; None when every query sees all.
@@ -136,11 +165,54 @@ class Span:
         alike = self.width == 1 and min(self.starts) + 1 == self.limit
         if alike and (window is None or self.limit <= window):
             return None
-        return _causal(self.positions(device), self.limit, window)
+        visible = _causal(self.slots(device), self.limit, window)
+        for row, parents in enumerate(self.parents or ()):
+            if parents:
+                line = self.each[row] - len(parents)
+                sight = branch_sight(self.starts[row], line, parents, self.limit, window)
+                visible[row, 0, line : line + len(parents)] = upload(sight, device)
+        return visible
 
     def moved(self, by: int, width: int) -> Span:
         """`width` slots a row, `by` behind the present starts, none before slot 0."""
         return replace(self, starts=tuple(max(start + by, 0) for start in self.starts), width=width)
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The side branches of a span's one row, as a part of its own.
+
+    row: of that row alone.
+    """
+
+    row: Span
+
+    @property
+    def first(self) -> int:
+        return self.row.first
+
+    @property
+    def rows(self) -> int:
+        return 1
+
+    @property
+    def width(self) -> int:
+        return len((self.row.parents or ((),))[0])
+
+    @property
+    def tokens(self) -> int:
+        return self.width
+
+    @property
+    def limit(self) -> int:
+        """Number of slots that attention reads, as of the whole row."""
+        return self.row.limit
+
+    def causal_mask(self, device: torch.device | str | None = None, window: int | None = None) -> Tensor:
+        """Which slots each of them sees: bool (1, 1, T, limit)."""
+        whole = self.row.causal_mask(device, window)
+        assert whole is not None  # a row with side branches has two tokens at least
+        return whole[:, :, -self.width :]
 
 
 @dataclass(frozen=True)
@@ -159,9 +231,13 @@ class DeviceSpan:
     def rows(self) -> int:
         return len(self.starts)
 
+    def slots(self, device: torch.device | str | None = None) -> Tensor:
+        """Slot of every new token, which is its position: (B, T) int64, where the starts lie."""
+        return self.starts[:, None] + torch.arange(self.width, device=self.starts.device)
+
     def positions(self, device: torch.device | str | None = None) -> Tensor:
         """Absolute position of every new token: (B, T) int64, where the starts lie."""
-        return self.starts[:, None] + torch.arange(self.width, device=self.starts.device)
+        return self.slots(device)
 
     def causal_mask(self, device: torch.device | str | None = None, window: int | None = None) -> Tensor:
         """As `Span.causal_mask`; there is always one, since the host does not know what every query sees."""
@@ -172,10 +248,10 @@ class DeviceSpan:
         return replace(self, starts=(self.starts + by).clamp(min=0), width=width)
 
 
-def _causal(positions: Tensor, limit: int, window: int | None) -> Tensor:
-    """Which of `limit` slots queries at positions (B, T) see: bool (B, 1, T, limit)."""
-    query = positions[:, None, :, None]
-    slot = torch.arange(limit, device=positions.device)
+def _causal(slots: Tensor, limit: int, window: int | None) -> Tensor:
+    """Which of `limit` slots queries in line, in slots (B, T), see: bool (B, 1, T, limit)."""
+    query = slots[:, None, :, None]
+    slot = torch.arange(limit, device=slots.device)
     visible = slot <= query
     if window is not None:
         visible &= slot > query - window
@@ -239,10 +315,10 @@ class RowCache:
             self._slice = slice(span.starts[0], span.starts[0] + span.width)
         elif isinstance(span, Span) and span.counts is not None:
             each = [row for row, count in enumerate(span.counts) for _ in range(count)]
-            self._places = (upload(each, self._device)[None], span.positions(self._device))  # (1, N)
+            self._places = (upload(each, self._device)[None], span.slots(self._device))  # (1, N)
         else:
             rows = torch.arange(span.rows, device=self._device)[:, None]  # (B, 1)
-            self._places = (rows, span.positions(self._device))
+            self._places = (rows, span.slots(self._device))
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store the new tokens of the open span and return all slots up to its limit.

@@ -50,7 +50,8 @@ class CapturedForward:
     """`Target.forward` for spans of up to a block, replayed; outputs hold until the next call.
 
     Rows of a ragged span are filled up, as the forward of a target that is not `ragged` fills them.
-    Wider spans, and those whose last tokens would lie beyond the target's positions, run as they are.
+    Wider spans, those with side branches, and those whose last tokens would lie beyond the target's positions, run as
+    they are.
 
     Args:
         target: without states, which the host keeps the places of.
@@ -101,7 +102,7 @@ class CapturedForward:
         """The recording that serves a span, its inputs filled; None: there cannot be one."""
         width = next((width for width in self._widths if width >= span.width), None)
         # The storage's first write makes it, which is no part of a recording.
-        if self._given_up or width is None or not cache.rows.bytes:
+        if self._given_up or width is None or span.parents is not None or not cache.rows.bytes:
             return None
         size = self._shelf.rows(span.rows, cache.rows.rows - span.first)
         starts = [*span.starts, *cache.rows.lengths[span.first + span.rows : span.first + size]]

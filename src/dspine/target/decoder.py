@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from dspine.kernels.attention import fold_mask, grouped_attention
-from dspine.kernels.kv import Span
+from dspine.kernels.kv import Sides, Span
 from dspine.kernels.layer import Norm, PackedLayer, layer_packable, signed
 from dspine.kernels.packed import packable
 from dspine.target.anatomy import Anatomy
 from dspine.target.cache import TargetCache
 
-Masks = Callable[[str, Span], Tensor | None]
+Masks = Callable[[str, Span | Sides], Tensor | None]
 
 
 def fusible(parts: Anatomy) -> bool:

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from dspine.errors import TargetError
 from dspine.facts import TargetFacts
 from dspine.kernels.alike import ALIKE, attention_alike, products_alike
-from dspine.kernels.kv import EVEN, DeviceSpan, Span
+from dspine.kernels.kv import EVEN, DeviceSpan, Sides, Span
 from dspine.kernels.packed import PackedLinear
 from dspine.kernels.ragged import Ragged
 from dspine.target import attention, selfcheck
@@ -188,10 +188,12 @@ class Target:
             taps: layer ids whose outputs to return, each in 0..num_layers-2.
 
         Raises:
-            TargetError: for taps that are out of range or repeated.
+            TargetError: for taps that are out of range or repeated; side branches, where layers keep states.
         """
         if ids.shape != (span.rows, span.width):
             raise ValueError(f"ids {tuple(ids.shape)} for a span of {span.rows} rows and {span.width} tokens")
+        if span.parents is not None and self.stateful:
+            raise TargetError(f"{self.name} keeps recurrent states, which take in one line of tokens, no branches")
         if self.fused is not None:
             span = replace(span, grain=EVEN)
         if not self.ragged:
@@ -252,7 +254,7 @@ class Target:
         logits: Tensor = self._parts.head(hidden)
         return logits if self._parts.known else _after_head(logits, self._parts.config)
 
-    def _mask_of(self, kind: str, span: Span | DeviceSpan) -> Tensor | None:
+    def _mask_of(self, kind: str, span: Span | DeviceSpan | Sides) -> Tensor | None:
         """What layers of a kind see. Those that keep a state take no mask: their rows hold no padding that stays."""
         if kind in (LINEAR, CONVOLUTION):
             return None

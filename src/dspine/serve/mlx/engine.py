@@ -53,7 +53,7 @@ class MlxEngine:
         policy = read_verify(verify)
         if not isinstance(policy, Own):
             raise ConfigError(
-                f"verify is {policy!r}, and the mlx backend measures no costs",
+                f"verify is {str(policy)!r}, and the mlx backend neither measures costs nor verifies trees",
                 'give "full", a number of candidates, or "confidence:C"',
             )
         check_policy(policy, drafter)

@@ -1,0 +1,259 @@
+"""One round with trees: the target judges every branch of a block at once, and the path that it would have taken
+stands.
+
+One rule: a token of the output is always the target's own choice behind the tokens before it (its argmax, or a draw
+from its law with the noise of that position), and the tree only decides how many choices one forward can tell. So a
+tree needs no law of its own; what it emits is plain decoding's output up to rounding, and in greedy rows exactly that
+where a forward's results do not depend on what goes through together (`Target.alike`).
+
+A row's block is what its cache lacks (the anchor last), then the tree: the line in the slots of its positions, side
+branches behind (`kernels/branches.py`). Accepted tokens of the line stay where they lie. Those of a side branch have a
+neighbour's slot, and were summed in another order: their keys and values are made again, in line, by the next round.
+And where the last bit counts, a side branch is followed only as far as the target's choice is beyond doubt.
+
+Sources: tree verification of SpecInfer (arXiv 2305.09781) with the target-only sampling of Medusa (arXiv 2401.10774)
+and SGLang; the tree is DSpine's transition cache (arXiv 2609.36173), see `drafter/tree.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dspine.decode.judge import Mixture, logprobs_of
+from dspine.decode.noise import uniform_rows
+from dspine.decode.processors import mask_undecodable
+from dspine.decode.records import Logprob
+from dspine.decode.rows import Row
+from dspine.drafter.tree import Tree
+from dspine.errors import TargetError
+from dspine.kernels.kv import Span
+from dspine.kernels.law import draw, law_probs, likeliest
+from dspine.kernels.ragged import Ragged
+from dspine.kernels.upload import upload
+from dspine.stages import stage
+from dspine.target.model import Target
+
+DOUBT = 2.0**-6  # of the best score: a runner-up this near may be the best by another order of summation
+
+
+@dataclass(frozen=True)
+class Block:
+    """The new tokens of one row's round.
+
+    known: tokens that the cache lacks, the anchor last.
+    tree: what may follow.
+    """
+
+    known: Sequence[int]
+    tree: Tree
+
+    @property
+    def tokens(self) -> list[int]:
+        return [*self.known, *self.tree.tokens]
+
+    @property
+    def line(self) -> int:
+        """New tokens in line."""
+        return len(self.known) + self.tree.line
+
+    @property
+    def parents(self) -> tuple[int, ...]:
+        """What each side branch follows, among the new tokens."""
+        return tuple(parent + len(self.known) for parent in self.tree.parents[self.tree.line :])
+
+    @property
+    def followers(self) -> list[dict[int, int]]:
+        """By new token from the anchor on: the tokens that may follow it, and which new tokens they are."""
+        anchor = len(self.known) - 1
+        found: list[dict[int, int]] = [{} for _ in range(len(self.tree.tokens) + 1)]
+        for node, (token, parent) in enumerate(zip(self.tree.tokens, self.tree.parents, strict=True)):
+            found[parent + 1][token] = anchor + 1 + node
+        return found
+
+
+@dataclass(frozen=True)
+class Path:
+    """What a row gets from a round.
+
+    tokens: the target's choices, in order.
+    steps: the new tokens behind which they were chosen, the anchor first.
+    stands: new tokens in line that stand: what the cache holds from now on, behind what it held.
+    accepted: nodes of the tree among the tokens.
+    places: places of the tree that were judged.
+    """
+
+    tokens: list[int]
+    steps: list[int]
+    stands: int
+    accepted: int
+    places: int
+    logprobs: list[Logprob]
+
+
+def span_of(blocks: Sequence[Block], held: Sequence[int]) -> Span:
+    """Where the new tokens of all rows go, behind what their caches hold."""
+    counts = [len(block.tokens) for block in blocks]
+    parents = tuple(block.parents for block in blocks)
+    width = max(counts)
+    return Span(
+        0,
+        tuple(held),
+        width,
+        counts=None if min(counts) == width else tuple(counts),
+        parents=parents if any(parents) else None,
+    )
+
+
+def ids_of(blocks: Sequence[Block], device: torch.device) -> Tensor:
+    """The new tokens of all rows, (B, T) int64, filled up behind the shorter ones."""
+    tokens = [block.tokens for block in blocks]
+    width = max(map(len, tokens))
+    return upload(torch.tensor([own + own[-1:] * (width - len(own)) for own in tokens]), device)
+
+
+def judged(
+    target: Target, rows: Sequence[Row], mixture: Mixture, hidden: Tensor, blocks: Sequence[Block]
+) -> list[Path]:
+    """Follow the target's choices through the tree of every row.
+
+    A row whose own logits processor raises, or whose law is not a number, is ended with that error; the others go on.
+
+    Args:
+        hidden: (B, T, d) final-normed hidden states of the new tokens.
+    """
+    layout = Ragged([len(block.tokens) for block in blocks], hidden.shape[1], hidden.device)
+    with stage("verify/head"):
+        raw = target.logits(layout.line(hidden))  # (N, V)
+    with stage("verify/law"):
+        choices = _choices(target, rows, mixture, raw, layout, blocks)
+    with stage("verify/accept"):
+        paths = []
+        for index, (row, block) in enumerate(zip(rows, blocks, strict=True)):
+            own = layout.row(index)
+            walk = _Walk(target, row, mixture, index, block, raw[own], choices[own])
+            paths.append(walk.path())
+        return paths
+
+
+def _choices(
+    target: Target, rows: Sequence[Row], mixture: Mixture, raw: Tensor, layout: Ragged, blocks: Sequence[Block]
+) -> list[int]:
+    """The target's choice behind every new token, (N); of rows whose logits are processed, anything."""
+    scores = raw
+    if target.decodable < raw.shape[-1]:
+        scores = raw.clone()
+        mask_undecodable(scores, target.decodable)
+    choices = likeliest(scores)
+    if mixture.sampled:
+        each = [index for index in mixture.sampled for _ in range(layout.counts[index])]
+        taken = torch.cat([torch.arange(layout.row(index).start, layout.row(index).stop) for index in mixture.sampled])
+        lines = upload(taken, raw.device)
+        noise = torch.cat([_noise(rows[index], blocks[index]) for index in mixture.sampled]).to(raw.device)
+        choices = choices.clone()
+        choices[lines] = draw(law_probs(scores[lines], mixture.law.rows(each)), noise)
+    found: list[int] = choices.tolist()
+    return found
+
+
+def _noise(row: Row, block: Block) -> Tensor:
+    """The uniforms (n) that plain decoding draws with behind each new token: those of the position that follows."""
+    drawn = uniform_rows([row.request.seed or 0], "next", [row.position + 1], block.tree.places + 1)[0]
+    depths = [0] * len(block.known)
+    for parent in block.tree.parents:
+        depths.append(depths[len(block.known) + parent] + 1)
+    return drawn[torch.tensor(depths)]
+
+
+class _Walk:
+    """One row's way through its tree.
+
+    Args:
+        index: of the row in the mixture.
+        raw: (n, V) logits behind its new tokens. choices: the target's, where nothing is processed.
+    """
+
+    def __init__(
+        self, target: Target, row: Row, mixture: Mixture, index: int, block: Block, raw: Tensor, choices: list[int]
+    ) -> None:
+        self._row = row
+        self._block = block
+        self._raw = raw
+        self._choices = choices
+        self._law = mixture.law.rows([index])
+        self._processed = row.request.processor.active(row.generated)
+        self._doubts = target.alike is not None and row.request.params.greedy
+
+    def path(self) -> Path:
+        """The tokens that the target chooses, as far as the tree tells."""
+        anchor = len(self._block.known) - 1
+        followers = self._block.followers
+        steps: list[int] = []
+        tokens: list[int] = []
+        step, sure = anchor, True
+        try:
+            while True:
+                chosen = self._chosen(step, tokens)
+                if chosen is None:  # what was accepted so far is the end of the round
+                    sure = False
+                    break
+                steps.append(step)
+                tokens.append(chosen)
+                following = followers[step - anchor].get(chosen)
+                if following is None:
+                    break
+                step = following
+        except _FaultError as fault:
+            self._row.end("error", fault.cause)
+            return Path([], [], anchor + 1, 0, 0, [])
+        accepted = len(tokens) - 1 if sure else len(tokens)
+        stands = anchor + 1 + sum(anchor < each < self._block.line for each in steps)
+        places = self._block.tree.places if sure else accepted
+        return Path(tokens, steps, stands, accepted, places, self._logprobs(steps, tokens))
+
+    def _chosen(self, step: int, tokens: Sequence[int]) -> int | None:
+        """The target's choice behind a new token that stands; None where it is in doubt."""
+        scores, choice = self._raw[step], self._choices[step]
+        if self._processed:
+            scores = self._processed_at(step, tokens)
+            choice = self._drawn(scores, len(tokens))
+        if choice >= scores.shape[-1] or bool(scores[choice].isnan()):
+            raise _FaultError(TargetError(f"request {self._row.request.id}: the target's logits are not numbers"))
+        if self._doubts and step >= self._block.line and not _beyond_doubt(scores, choice):
+            return None
+        return choice
+
+    def _processed_at(self, step: int, tokens: Sequence[int]) -> Tensor:
+        row = self._row
+        try:
+            return row.request.processor(self._raw[step : step + 1], [*row.tokens, *tokens], [])[0]
+        except Exception as error:  # a user's code: whatever it raises ends that user's request
+            raise _FaultError(error) from error
+
+    def _drawn(self, scores: Tensor, ahead: int) -> int:
+        row = self._row
+        if row.request.params.greedy:
+            return int(likeliest(scores[None])[0])
+        noise = uniform_rows([row.request.seed or 0], "next", [row.position + 1 + ahead], 1, scores.device)[0]
+        return int(draw(law_probs(scores[None], self._law), noise)[0])
+
+    def _logprobs(self, steps: list[int], tokens: list[int]) -> list[Logprob]:
+        asked = self._row.request.params.logprobs
+        return [] if asked is None else logprobs_of(self._raw[steps], tokens, asked)
+
+
+class _FaultError(Exception):
+    """What ends a row in the middle of its walk."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+def _beyond_doubt(scores: Tensor, choice: int) -> bool:
+    """Whether no score (V) but that of the choice is near the best."""
+    best = float(scores[choice])
+    return int((scores >= best - abs(best) * DOUBT).sum()) == 1
