@@ -1,0 +1,203 @@
+"""Rounds with trees: the output is plain decoding's whatever the tree holds, and the tree is used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from tests.support.hybrid_target import hybrid_target
+from tests.support.oracle import outcome
+from tests.support.oracle_tree import OracleTree
+from tests.support.parallel import over
+from tests.support.tiny_drafter import tiny_drafter
+from tests.support.tiny_target import tiny_target
+from torch import Tensor
+
+from dspine.decode import branching
+from dspine.decode.engine import Engine
+from dspine.decode.records import Completion
+from dspine.decode.sampling import SamplingParams
+from dspine.errors import ConfigError, RequestError
+from dspine.target.model import Target
+
+PROMPTS = [tuple(b"a prompt"), tuple(b"another, somewhat longer prompt"), tuple(b"3")]
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return tiny_target(dtype=torch.float64, num_hidden_layers=4)
+
+
+def tree_oracle(target: Target, *scripts: Sequence[int], in_line: bool = False) -> OracleTree:
+    drafter = OracleTree(target, block_size=5, in_line=in_line)
+    answers = Engine(target).generate(PROMPTS, SamplingParams(max_new_tokens=64, ignore_eos=True))
+    for prompt, answer, script in zip(PROMPTS, answers, scripts, strict=True):
+        drafter.learn(prompt, answer.token_ids, script)
+    return drafter
+
+
+def accepted(completion: Completion) -> list[int]:
+    return [record.accepted for record in completion.rounds]
+
+
+@pytest.mark.parametrize("in_line", [True, False])
+@pytest.mark.parametrize("nodes", [120, 13])
+def test_a_path_is_followed_as_far_as_the_tree_holds_it(target: Target, nodes: int, in_line: bool) -> None:
+    """The oracle checks every token and feature that it is shown, those of side branches among them."""
+    drafter = tree_oracle(target, (4, 2, 0, 3), (1,), (3, 0), in_line=in_line)
+    params = SamplingParams(max_new_tokens=40, ignore_eos=True)
+    plain = Engine(target).generate(PROMPTS, params)
+    found = Engine(target, drafter, verify=f"tree:{nodes}").generate(PROMPTS, params)
+    assert [outcome(c) for c in found] == [outcome(c) for c in plain]
+    if nodes == 120:  # 3 + 9 + 27 + 81: all paths
+        assert accepted(found[0])[:8] == [4, 2, 0, 3, 4, 2, 0, 3]
+        assert accepted(found[1])[:5] == [1] * 5
+        assert accepted(found[2])[:4] == [3, 0, 3, 0]
+    elif not in_line:
+        assert 1 <= max(accepted(found[0])) < 4
+    for completion in found:
+        assert sum(record.kept for record in completion.rounds) == len(completion.token_ids) - 1
+
+
+@pytest.mark.parametrize("kind", ["dspine", "dspine, not refined", "dflash2", "dflash"])
+@pytest.mark.parametrize("nodes", [1, 4, 30])
+def test_drafters_that_tabulate_change_nothing_but_the_rounds(target: Target, kind: str, nodes: int) -> None:
+    drafter = _drafter(target, kind)
+    for params in (
+        SamplingParams(max_new_tokens=16),
+        SamplingParams(temperature=8.0, seed=4, max_new_tokens=16, ignore_eos=True),
+        SamplingParams(temperature=1.3, top_k=6, top_p=0.8, seed=1, max_new_tokens=16),
+    ):
+        plain = Engine(target).generate(PROMPTS, params)
+        together = Engine(target, drafter, max_batch=2, verify=f"tree:{nodes}").generate(PROMPTS, params)
+        assert [outcome(c) for c in together] == [outcome(c) for c in plain]
+        alone = [
+            Engine(target, drafter, prefill_chunk=3, verify=f"tree:{nodes}").generate([p], params)[0] for p in PROMPTS
+        ]
+        assert [(c.token_ids, c.rounds) for c in together] == [(c.token_ids, c.rounds) for c in alone]
+
+
+def test_greedy_and_sampled_rows_share_a_batch_and_come_and_go(target: Target) -> None:
+    drafter = _drafter(target, "dspine")
+    prompts = [*PROMPTS, *PROMPTS]
+    each = [SamplingParams(max_new_tokens=5 + 3 * i, temperature=i % 2 * 1.0, seed=i % 2 * 7 or None) for i in range(6)]
+    plain = Engine(target).generate(prompts, each)
+    found = Engine(target, drafter, max_batch=3, verify="tree:9").generate(prompts, each)
+    assert [outcome(c) for c in found] == [outcome(c) for c in plain]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_processing_logprobs_and_ends_are_those_of_plain_decoding(target: Target, temperature: float) -> None:
+    drafter = tree_oracle(target, (4, 2), (3,), (4,))
+    end = Engine(target).generate(PROMPTS, SamplingParams(max_new_tokens=20, ignore_eos=True))[0].token_ids[7]
+    base = {"max_new_tokens": 24, "temperature": temperature, "seed": 3 if temperature else None}
+    for extra in (
+        {"logprobs": 3, "ignore_eos": True},
+        {"stop_token_ids": (end,)},
+        {"min_new_tokens": 12, "stop_token_ids": (end,)},
+        {"repetition_penalty": 1.3, "frequency_penalty": 0.2, "logprobs": 1},
+        {"logit_bias": {end: 4.0}, "stop": ("e",)},
+    ):
+        params = SamplingParams(**base, **extra)
+        plain = Engine(target).generate(PROMPTS, params)
+        # An oracle knows one sequence a prompt, and this one depends on what ends it.
+        guess = _drafter(target, "dspine") if "min_new_tokens" in extra else _guess(drafter, target, params)
+        found = Engine(target, guess, verify="tree:40").generate(PROMPTS, params)
+        assert [outcome(c) for c in found] == [outcome(c) for c in plain], extra
+        for one, other in zip(found, plain, strict=True):
+            assert (one.logprobs is None) == (other.logprobs is None)
+            for ours, theirs in zip(one.logprobs or (), other.logprobs or (), strict=True):
+                assert ours.token == theirs.token
+                assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-9)
+
+
+def test_a_processor_that_raises_ends_its_own_request(target: Target) -> None:
+    def refuse(ids: Tensor, scores: Tensor) -> Tensor:
+        if ids.shape[1] > len(PROMPTS[0]) + 6:
+            raise ValueError("no more")
+        return scores
+
+    drafter = tree_oracle(target, (4,), (4,), (4,))
+    engine = Engine(target, drafter, verify="tree:40")
+    params = SamplingParams(max_new_tokens=20, ignore_eos=True)
+    numbers = [
+        engine.add(PROMPTS[0], params.model_copy(update={"processors": (refuse,)})),
+        engine.add(PROMPTS[1], params),
+    ]
+    ended = {}
+    while engine.pending:
+        ended |= {u.request_id: u for u in engine.step() if u.finished}
+    assert isinstance(ended[numbers[0]].error, ValueError)
+    assert ended[numbers[1]].completion.token_ids == Engine(target).generate([PROMPTS[1]], params)[0].token_ids
+
+
+def test_what_is_in_doubt_is_decided_in_line(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the last bit counts and every choice is in doubt, a round ends with a side branch's first token."""
+    drafter = tree_oracle(target, (4,), (4,), (4,))
+    params = SamplingParams(max_new_tokens=30, ignore_eos=True)
+    plain = Engine(target).generate(PROMPTS, params)
+    monkeypatch.setattr(target, "alike", 32)
+    monkeypatch.setattr(branching, "DOUBT", 1e9)
+    found = Engine(target, drafter, verify="tree:200").generate(PROMPTS, params)
+    assert [outcome(c) for c in found] == [outcome(c) for c in plain]
+    for record in found[0].rounds[:-1]:
+        assert (record.proposed, record.accepted, record.kept) == (1, 1, 1)
+
+
+def test_what_cannot_have_trees_is_refused_by_name(target: Target) -> None:
+    eagle = over(target, "eagle3", target_layer_ids=(0, 1, 2), block_size=4)
+    with pytest.raises(ConfigError, match=r"tree:8.*draws place after place"):
+        Engine(target, eagle, verify="tree:8")
+    drafter = _drafter(target, "dspine")
+    with pytest.raises(ConfigError, match="not recorded"):
+        Engine(target, drafter, verify="tree:8", capture="on")
+    hybrid = hybrid_target("qwen3_5")
+    with pytest.raises(ConfigError, match="recurrent states"):
+        Engine(hybrid, OracleTree(hybrid), verify="tree:8")
+    for word in ("tree:", "tree:0", "tree:-1", "tree:x"):
+        with pytest.raises(ConfigError, match="tree:N"):
+            Engine(target, drafter, verify=word)
+    with pytest.raises(RequestError, match="this engine verifies trees"):
+        Engine(target, drafter, verify="tree:8").add(PROMPTS[0], SamplingParams(verify=2))
+    with pytest.raises(RequestError, match="concerns all requests"):
+        Engine(target, drafter).add(PROMPTS[0], SamplingParams(verify="tree:4"))
+    assert Engine(target, verify="tree:8").generate([PROMPTS[0]], SamplingParams(max_new_tokens=3))
+
+
+def test_an_interrupted_round_is_run_again(target: Target) -> None:
+    drafter = tree_oracle(target, (3,), (2,), (4,))
+    params = SamplingParams(max_new_tokens=24, ignore_eos=True)
+    plain = Engine(target).generate(PROMPTS, params)
+
+    def stop(call: int) -> None:
+        if call in (2, 4):
+            raise KeyboardInterrupt
+
+    drafter.before_verify = stop
+    engine = Engine(target, drafter, verify="tree:30")
+    numbers = [engine.add(prompt, params) for prompt in PROMPTS]
+    ended = {}
+    while engine.pending:
+        try:
+            ended |= {u.request_id: u.completion for u in engine.step() if u.finished}
+        except KeyboardInterrupt:
+            continue
+    assert [outcome(ended[number]) for number in numbers] == [outcome(c) for c in plain]
+
+
+def _drafter(target: Target, kind: str):
+    if kind.startswith("dspine"):
+        return tiny_drafter(
+            target, dtype=torch.float64, lively=True, target_layer_ids=(0, 1), refined="not" not in kind
+        )
+    return over(target, kind, target_layer_ids=(0, 1, 2), block_size=4)
+
+
+def _guess(drafter: OracleTree, target: Target, params: SamplingParams) -> OracleTree:
+    """The same oracle taught what plain decoding gives with these parameters, beyond any end."""
+    asked = params.model_copy(update={"ignore_eos": True, "stop_token_ids": (), "stop": (), "max_new_tokens": 64})
+    taught = OracleTree(target, block_size=drafter.block_size)
+    for prompt, answer, known in zip(PROMPTS, Engine(target).generate(PROMPTS, asked), drafter.known, strict=True):
+        taught.learn(prompt, answer.token_ids, known.script)
+    return taught
