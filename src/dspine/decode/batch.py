@@ -170,8 +170,9 @@ class Batch:
             for index, (row, path) in enumerate(zip(rows, paths, strict=True)):
                 if row.finish is None:
                     self._cache.rows.commit(index, held[index] + path.stands)
-                    kept = row.take(path.tokens, path.logprobs)
-                    row.record(path.places, path.accepted, kept)
+                    kept = _keep(row, path.ruling)
+                    if kept:
+                        row.record(path.places, path.ruling.accepted, kept)
 
     def _grow(self, known: Sequence[Sequence[int]]) -> list[Tree]:
         """Draft a block a row, and make a tree of it.

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dspine.decode.judge import Mixture, logprobs_of
+from dspine.decode.judge import Mixture, Ruling, logprobs_of
 from dspine.decode.noise import uniform_rows
 from dspine.decode.processors import mask_undecodable
 from dspine.decode.records import Logprob
@@ -77,21 +77,18 @@ class Block:
 
 @dataclass(frozen=True)
 class Path:
-    """What a row gets from a round.
+    """A row's way through its tree.
 
-    tokens: the target's choices, in order.
+    ruling: what the row gets; of its tokens, nodes of the tree but for the target's own at the end, where there is one.
     steps: the new tokens behind which they were chosen, the anchor first.
     stands: new tokens in line that stand: what the cache holds from now on, behind what it held.
-    accepted: nodes of the tree among the tokens.
     places: places of the tree that were judged.
     """
 
-    tokens: list[int]
+    ruling: Ruling
     steps: list[int]
     stands: int
-    accepted: int
     places: int
-    logprobs: list[Logprob]
 
 
 def span_of(blocks: Sequence[Block], held: Sequence[int]) -> Span:
@@ -193,26 +190,22 @@ class _Walk:
         followers = self._block.followers
         steps: list[int] = []
         tokens: list[int] = []
-        step, sure = anchor, True
-        try:
-            while True:
+        step, end, error = anchor, False, None
+        while not end:
+            try:
                 chosen = self._chosen(step, tokens)
-                if chosen is None:  # what was accepted so far is the end of the round
-                    sure = False
-                    break
-                steps.append(step)
-                tokens.append(chosen)
-                following = followers[step - anchor].get(chosen)
-                if following is None:
-                    break
-                step = following
-        except _FaultError as fault:
-            self._row.end("error", fault.cause)
-            return Path([], [], anchor + 1, 0, 0, [])
-        accepted = len(tokens) - 1 if sure else len(tokens)
-        stands = anchor + 1 + sum(anchor < each < self._block.line for each in steps)
-        places = self._block.tree.places if sure else accepted
-        return Path(tokens, steps, stands, accepted, places, self._logprobs(steps, tokens))
+            except _FaultError as fault:
+                chosen, error = None, fault.cause
+            if chosen is None:  # what was accepted so far is the end of the round
+                break
+            steps.append(step)
+            tokens.append(chosen)
+            following = followers[step - anchor].get(chosen)
+            step, end = (step, True) if following is None else (following, False)
+        accepted = len(tokens) - 1 if end else len(tokens)
+        ruling = Ruling(accepted, tokens, self._logprobs(steps, tokens), error)
+        stands = anchor + 1 + sum(anchor < each < self._block.line for each in [*steps, step])
+        return Path(ruling, steps, stands, self._block.tree.places if end else accepted)
 
     def _chosen(self, step: int, tokens: Sequence[int]) -> int | None:
         """The target's choice behind a new token that stands; None where it is in doubt."""
@@ -227,11 +220,10 @@ class _Walk:
         return choice
 
     def _processed_at(self, step: int, tokens: Sequence[int]) -> Tensor:
-        row = self._row
-        try:
-            return row.request.processor(self._raw[step : step + 1], [*row.tokens, *tokens], [])[0]
-        except Exception as error:  # a user's code: whatever it raises ends that user's request
-            raise _FaultError(error) from error
+        processed = self._row.request.processor(self._raw[step : step + 1], [*self._row.tokens, *tokens], [])
+        if processed.error is not None:
+            raise _FaultError(processed.error)
+        return processed.scores[0]
 
     def _drawn(self, scores: Tensor, ahead: int) -> int:
         row = self._row
