@@ -204,7 +204,8 @@ class _Walk:
             step, end = (step, True) if following is None else (following, False)
         accepted = len(tokens) - 1 if end else len(tokens)
         ruling = Ruling(accepted, tokens, self._logprobs(steps, tokens), error)
-        stands = anchor + 1 + sum(anchor < each < self._block.line for each in [*steps, step])
+        stood = steps if end else [*steps, step]
+        stands = anchor + 1 + sum(anchor < each < self._block.line for each in stood)
         return Path(ruling, steps, stands, self._block.tree.places if end else accepted)
 
     def _chosen(self, step: int, tokens: Sequence[int]) -> int | None:
