@@ -137,11 +137,12 @@ DrafterBitsOption = Annotated[
 def _verify(default: str) -> Any:
     return typer.Option(
         "--verify",
-        metavar="auto|full|N|confidence:C|scheduled|lagged",
+        metavar="auto|full|N|tree:N|confidence:C|scheduled|lagged",
         help="How many candidates of a block to verify: full is all; N is fixed; confidence:C stops before the first "
         "candidate whose confidence is below C. What makes most tokens a second here: auto by past rounds, scheduled "
         "by the confidences of the block, lagged by those of two rounds ago; with a seed these three are full, so that "
-        f"the seed gives the same tokens anywhere. The answer follows the same law with each. Default: {default}.",
+        "the seed gives the same tokens anywhere. tree:N verifies the N likeliest nodes of a tree instead of one line "
+        f"(dspine, dflash2, dflash). The answer follows the same law with each. Default: {default}.",
         rich_help_panel=MODEL,
         show_default=False,
     )
