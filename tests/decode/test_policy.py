@@ -67,7 +67,7 @@ def test_what_the_drafter_cannot_serve_is_refused() -> None:
 
 def test_a_request_may_bring_a_rule_of_its_own_only() -> None:
     for verify in ("auto", "scheduled", "lagged"):
-        with pytest.raises(RequestError, match=f'"{verify}" weighs all requests'):
+        with pytest.raises(RequestError, match=f'"{verify}" concerns all requests'):
             SamplingParams(verify=verify)
     with pytest.raises(RequestError, match="verify is 'most'"):
         SamplingParams(verify="most")

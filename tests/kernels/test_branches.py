@@ -59,3 +59,10 @@ def test_rows_of_one_shape_go_together_only_with_their_own_branches() -> None:
         (2, 1, (PARENTS,)),
     ]
     assert [part.parents for part in span.groups(10)] == [(PARENTS, ()), (PARENTS,)]
+
+
+def test_a_row_within_one_grain_is_one_part() -> None:
+    span = Span(1, (40, 2), 8, grain=64, counts=(8, 2), parents=(PARENTS, ()))
+    whole, other = span.stretches()
+    assert whole == Span(1, (40,), 8, grain=64, parents=(PARENTS,))
+    assert other == Span(2, (2,), 2, grain=64)

@@ -109,12 +109,16 @@ class Span:
     def stretches(self) -> list[Span | Sides]:
         """The span as several that are not ragged, in order, each with queries of one grain of slots.
 
-        So `limit` of a query's part is the end of the grain that its own slot lies in, whatever block it came in. Side
-        branches are parts of their own: what is in line is taken as if there were none.
+        So `limit` of a query's part is the end of the grain that its own slot lies in, whatever block it came in, and
+        what is in line is taken as if there were no side branches: these are a part of their own where they reach into
+        another grain than the line.
         """
         found: list[Span | Sides] = []
         for index, (start, count) in enumerate(zip(self.starts, self.each, strict=True)):
             line = count - (0 if self.parents is None else len(self.parents[index]))
+            if line < count and start // self.grain == (start + count - 1) // self.grain:
+                found.append(self._part(index, index + 1))
+                continue
             ends = range(start + self.grain - start % self.grain, start + line, self.grain)
             for at, stop in pairwise([start, *ends, start + line]):
                 part = Span(self.first + index, (at,), stop - at, self.grain, self.whole)
@@ -129,7 +133,8 @@ class Span:
 
     def _goes_with(self, part: Span) -> bool:
         """Whether the next row's part is as wide and reads as far."""
-        return self.first + self.rows == part.first and (self.width, self.limit) == (part.width, part.limit)
+        alike = (self.width, self.limit) == (part.width, part.limit)
+        return self.first + self.rows == part.first and alike and self.parents is None
 
     def _part(self, start: int, stop: int) -> Span:
         """Rows start..stop-1 of the span."""
