@@ -64,15 +64,27 @@ def test_a_ragged_batch_changes_nothing(models, prompts, plain):
     assert [c.token_ids for c in drafted] == [c.token_ids for c in plain]
 
 
+@pytest.mark.parametrize("nodes", [7, 31])
+def test_a_tree_changes_nothing(models, prompts, plain, nodes):
+    drafted = Engine(*models, max_batch=3, verify=f"tree:{nodes}").generate(prompts, SamplingParams(max_new_tokens=96))
+    assert [c.token_ids for c in drafted] == [c.token_ids for c in plain]
+
+
 @needs_alike
 def test_in_bfloat16_too_where_the_processor_multiplies_it(prompts):
     """Logits of bfloat16 tie often, so this holds only because a block's rows equal single tokens bit for bit."""
     target = load_target("smollm2", dtype=torch.bfloat16)
     drafter = load_drafter("smollm2-135m-dspine", target)
     params = SamplingParams(max_new_tokens=96)
-    plain, drafted, batched = (
-        Engine(target, one, max_batch=rows).generate(prompts, params)
-        for one, rows in ((None, 1), (drafter, 1), (drafter, 6))
+    plain, drafted, batched, branched = (
+        Engine(target, one, max_batch=rows, verify=verify).generate(prompts, params)
+        for one, rows, verify in (
+            (None, 1, "full"),
+            (drafter, 1, "full"),
+            (drafter, 6, "full"),
+            (drafter, 3, "tree:24"),
+        )
     )
     assert [c.token_ids for c in drafted] == [c.token_ids for c in plain]
     assert [c.token_ids for c in batched] == [c.token_ids for c in plain]
+    assert [c.token_ids for c in branched] == [c.token_ids for c in plain]
