@@ -76,15 +76,13 @@ def test_in_bfloat16_too_where_the_processor_multiplies_it(prompts):
     target = load_target("smollm2", dtype=torch.bfloat16)
     drafter = load_drafter("smollm2-135m-dspine", target)
     params = SamplingParams(max_new_tokens=96)
-    plain, drafted, batched, branched = (
-        Engine(target, one, max_batch=rows, verify=verify).generate(prompts, params)
-        for one, rows, verify in (
-            (None, 1, "full"),
-            (drafter, 1, "full"),
-            (drafter, 6, "full"),
-            (drafter, 3, "tree:24"),
-        )
+    engines = (
+        Engine(target, max_batch=1),
+        Engine(target, drafter, max_batch=1),
+        Engine(target, drafter, max_batch=6),
+        Engine(target, drafter, max_batch=3, verify="tree:24"),
     )
+    plain, drafted, batched, branched = (engine.generate(prompts, params) for engine in engines)
     assert [c.token_ids for c in drafted] == [c.token_ids for c in plain]
     assert [c.token_ids for c in batched] == [c.token_ids for c in plain]
     assert [c.token_ids for c in branched] == [c.token_ids for c in plain]
