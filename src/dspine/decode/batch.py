@@ -53,7 +53,8 @@ class Batch:
         schedule: says how many candidates to verify of rows without a rule of their own.
         own: the rule of rows whose request brings none; None: a request with a seed is verified in full, the schedule
             chooses for the others.
-        nodes: of a row's tree, which the drafter can tell; 0: candidates are one line.
+        nodes: of a row's tree, which the drafter can tell, as far as the row's block holds nothing else behind the
+            anchor's place; 0: candidates are one line.
         capacity: most rows.
         prefill_chunk: most prompt tokens a row in one forward.
         kernels: whose arithmetic the verdict uses.
@@ -184,9 +185,10 @@ class Batch:
         drafter: object = self._drafter
         if not any(places) or self._context is None or not isinstance(drafter, Tabulating):
             return [Tree()] * len(self.rows)
-        sizes = [self._nodes] * len(self.rows)
+        most = self._nodes + 1
         if self._target.alike is not None:  # more would go through in another order of summation
-            sizes = [max(0, min(self._nodes, self._target.alike - len(tokens))) for tokens in known]
+            most = min(most, self._target.alike)
+        sizes = [max(0, most - len(tokens)) for tokens in known]
         anchors = upload([row.tokens[-1] for row in self.rows], self._target.device)
         transitions = drafter.transitions(self._context, 0, anchors)
         with stage("draft/tree"):

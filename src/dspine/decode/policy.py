@@ -36,7 +36,8 @@ _TREE = "tree:"
 class Trees:
     """A tree of candidates a row.
 
-    nodes: the most that one has.
+    nodes: the most that one has: a round's forward takes in one token more of each row, accepted ones whose keys are to
+        be made anew among them.
     """
 
     nodes: int
