@@ -202,7 +202,8 @@ def main() -> None:
         for name in drafted:
             note(f"cost table of {name}, {chosen[name].label}")
             workers = [pool.worker(chosen[each].contestant, chosen[each].threads) for each in (name, PLAIN_OF[name])]
-            cost = measure_cost(workers[0], tuning_ids, args.tune_tokens, args.context, args.repeats)
+            verify = chosen[name].options["verify"]
+            cost = measure_cost(workers[0], tuning_ids, args.tune_tokens, args.context, args.repeats, verify)
             alike = workers[0] is workers[1]
             plain = cost.plain if alike else plain_seconds(workers[1], tuning_ids, args.context, args.repeats)
             costs[f"t_verify(n) / t(1), {name}, {chosen[name].label}"] = cost

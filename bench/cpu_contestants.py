@@ -14,6 +14,7 @@ LOOKUP_TOKENS = (3, 5, 10)
 # No smaller model with this tokenizer is at hand, so transformers drafts with the target's own lower layers; none of
 # its layers was trained to be read out, which is why nothing lower than this ever matches.
 EARLY_EXITS = ((20, 1), (24, 1), (24, 3))
+VERIFY = ("full", "tree:4", "tree:5", "tree:7")
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def settings(contestant: Contestant, threads: Sequence[int]) -> list[Setting]:
 
 
 def _dspine(name: str, weights: str, drafted: bool) -> Contestant:
-    return Contestant(name, "dspine", weights, ({"drafted": drafted},))
+    return Contestant(name, "dspine", weights, tuple({"verify": word} for word in VERIFY) if drafted else ({},))
 
 
 def _transformers(weights: str, suffix: str) -> list[Contestant]:

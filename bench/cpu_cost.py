@@ -98,16 +98,19 @@ class Cost:
         return sum(map(self.stages.__getitem__, ("verify/forward", "verify/head"))) / sum(self.stages.values())
 
 
-def measure_cost(worker: Worker, prompts: Sequence[Sequence[int]], cap: int, context: int, repeats: int) -> Cost:
+def measure_cost(
+    worker: Worker, prompts: Sequence[Sequence[int]], cap: int, context: int, repeats: int, verify: str = "full"
+) -> Cost:
     """Ask a `dspine` worker.
 
     Args:
         prompts: for the stages of real rounds, and as text to fill the context with.
         cap: new tokens of each prompt's answer for the stages.
+        verify: of the rounds whose stages are measured.
     """
     kinds = [*((width, True) for width in WIDTHS), *[(1, False)] * PLAIN_TIMES]
     seconds = worker.ask("cost", ids=_text(prompts, context), kinds=kinds, repeats=repeats)["seconds"]
-    stages = worker.ask("stages", prompts=[list(prompt) for prompt in prompts], cap=cap)
+    stages = worker.ask("stages", prompts=[list(prompt) for prompt in prompts], cap=cap, verify=verify)
     by_round = {name: spent / stages["rounds"] for name, spent in stages["seconds"].items()}
     return Cost(
         plain=statistics.median(each for kind in seconds[len(WIDTHS) :] for each in kind),

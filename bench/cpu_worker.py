@@ -36,6 +36,7 @@ class Dspine:
         from dspine.target import load_target
 
         self._drafter_name = asked["drafter"]
+        self._engines: dict[str | None, Any] = {}
         self._target = load_target(asked["target"], dtype=getattr(torch, asked["weights"]), device="cpu")
         _expect_threads(torch.get_num_threads(), asked)
         self.facts = {"torch": torch.__version__, "torch_capability": torch.backends.cpu.get_cpu_capability()}
@@ -46,39 +47,39 @@ class Dspine:
 
         return load_drafter(self._drafter_name, self._target)
 
-    @cached_property
-    def _drafted(self) -> Any:
+    def _engine(self, verify: str | None) -> Any:
+        """The engine that verifies so; None: the plain one."""
         from dspine.decode.engine import Engine
 
-        return Engine(self._target, self._drafter, max_batch=1)
-
-    @cached_property
-    def _plain(self) -> Any:
-        from dspine.decode.engine import Engine
-
-        return Engine(self._target, max_batch=1)
+        if verify not in self._engines:
+            drafted = {} if verify is None else {"drafter": self._drafter, "verify": verify}
+            self._engines[verify] = Engine(self._target, max_batch=1, **drafted)
+        return self._engines[verify]
 
     def answer(self, ids: list[int], cap: int, options: Json) -> Json:
         from dspine.decode.sampling import SamplingParams
 
-        engine = self._drafted if options["drafted"] else self._plain
+        verify = options.get("verify")
+        engine = self._engine(verify)
         start = perf_counter()
         times, completion = [], None
         for update in engine.stream(ids, SamplingParams(max_new_tokens=cap)):
             times.append((perf_counter(), len(update.token_ids)))
             completion = update.completion
         assert completion is not None
-        rounds = [[r.proposed, r.kept] for r in completion.rounds] if options["drafted"] else []
+        # A tree has more nodes than places, which is what a round tells.
+        nodes = int(verify.removeprefix("tree:")) if verify and verify.startswith("tree:") else None
+        rounds = [[nodes or r.proposed, r.kept] for r in completion.rounds] if verify else []
         return _answer(list(completion.token_ids), start, times, rounds)
 
-    def stages(self, prompts: list[list[int]], cap: int) -> Json:
+    def stages(self, prompts: list[list[int]], cap: int, verify: str = "full") -> Json:
         """Seconds by stage, over all rounds of drafted answers, and the number of rounds."""
         from dspine.decode.sampling import SamplingParams
         from dspine.stages import StageClock
 
         clock = StageClock()
         with clock:
-            done = [self._drafted.generate([ids], SamplingParams(max_new_tokens=cap)) for ids in prompts]
+            done = [self._engine(verify).generate([ids], SamplingParams(max_new_tokens=cap)) for ids in prompts]
         seconds = {stage.name: stage.seconds for stage in clock.table() if not stage.name.startswith("prefill")}
         return {"seconds": seconds, "rounds": sum(len(completion.rounds) for [completion] in done)}
 

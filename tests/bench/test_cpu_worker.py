@@ -39,6 +39,9 @@ def test_our_engine_tells_its_rounds_and_what_came_after_the_prefill(pool, setup
     assert drafted["tokens"] == plain["tokens"]
     assert sum(kept for _, kept in drafted["rounds"]) == drafted["decode_tokens"]
     assert tau_of([drafted]) > 1
+    branched = answered(pool, setup, "dspine", verify="tree:4")
+    assert branched["tokens"] == plain["tokens"]
+    assert {verified for verified, _ in branched["rounds"]} == {4}
 
 
 @pytest.mark.slow
@@ -67,7 +70,7 @@ def test_contestants_with_one_engine_share_a_process_until_it_is_not_kept(pool, 
     drafted, plain = CONTESTANTS["dspine"], CONTESTANTS["dspine-plain"]
     worker = pool.worker(drafted, 1)
     assert pool.worker(plain, 1) is worker
-    pool.keep([Setting(plain, 1, {"drafted": False})])
+    pool.keep([Setting(plain, 1, {})])
     assert pool.worker(drafted, 1) is worker
     assert pool.facts["torch"]
 
