@@ -15,6 +15,7 @@ from tests.support.tiny_target import tiny_target
 from torch import Tensor
 
 from dspine.decode import branching
+from dspine.decode.cost import Costs
 from dspine.decode.engine import Engine
 from dspine.decode.records import Completion
 from dspine.decode.sampling import SamplingParams
@@ -201,3 +202,43 @@ def _guess(drafter: OracleTree, target: Target, params: SamplingParams) -> Oracl
     for prompt, answer, known in zip(PROMPTS, Engine(target).generate(PROMPTS, asked), drafter.known, strict=True):
         taught.learn(prompt, answer.token_ids, known.script)
     return taught
+
+
+COSTS = Costs({1: {1: 1.0, 2: 1.0, 8: 1.02}, 4: {1: 1.0, 2: 1.0, 8: 1.02}}, {1: 0.01, 4: 0.01})
+DEAR = Costs({1: {1: 1.0, 2: 9.0, 8: 90.0}, 4: {1: 1.0, 2: 9.0, 8: 90.0}}, {1: 1.0, 4: 1.0})
+
+
+def test_auto_grows_trees_of_greedy_rows(target: Target) -> None:
+    drafter = tree_oracle(target, (4, 2), (3,), (4,))
+    params = SamplingParams(max_new_tokens=50, ignore_eos=True)
+    plain = Engine(target).generate(PROMPTS, params)
+    found = Engine(target, drafter, verify="auto", costs=COSTS).generate(PROMPTS, params)
+    assert [outcome(c) for c in found] == [outcome(c) for c in plain]
+    # Right tokens are off the line from the first place on: a line would never have one.
+    assert all(max(accepted(c)) for c in found)
+
+
+def test_auto_rests_where_trees_do_not_pay_and_forgets_nothing(target: Target) -> None:
+    """The oracle would miss a feature that the backlog lost."""
+    drafter = tree_oracle(target, (0,), (1, 0, 0, 0), (0,))
+    params = SamplingParams(max_new_tokens=60, ignore_eos=True)
+    plain = Engine(target).generate(PROMPTS, params)
+    found = Engine(target, drafter, verify="auto", costs=DEAR).generate(PROMPTS, params)
+    assert [outcome(c) for c in found] == [outcome(c) for c in plain]
+    assert sum(record.proposed == 0 for c in found for record in c.rounds) > 20
+    drafter = tree_oracle(target, (0, 0, 4), (1, 0, 3), (2,))
+    found = Engine(target, drafter, verify="auto", costs=COSTS, max_batch=2).generate(PROMPTS, params)
+    assert [outcome(c) for c in found] == [outcome(c) for c in plain]
+
+
+def test_auto_goes_from_trees_to_lines_and_back_as_sampled_rows_come_and_go(target: Target) -> None:
+    drafter = _drafter(target, "dspine")
+    engine = Engine(target, drafter, verify="auto", costs=COSTS, max_batch=2)
+    sampled = SamplingParams(max_new_tokens=9, temperature=1.0, seed=5, ignore_eos=True)
+    greedy = SamplingParams(max_new_tokens=40, ignore_eos=True)
+    wanted = [Engine(target).generate([p], greedy)[0] for p in PROMPTS]
+    alone = Engine(target, drafter, verify="full").generate([PROMPTS[1]], sampled)[0]
+    asked = [(PROMPTS[0], greedy), (PROMPTS[1], sampled), (PROMPTS[2], greedy), (PROMPTS[1], sampled)]
+    found = engine.generate([prompt for prompt, _ in asked], [params for _, params in asked])
+    assert [outcome(found[index]) for index in (0, 2)] == [outcome(wanted[0]), outcome(wanted[2])]
+    assert [found[index].token_ids for index in (1, 3)] == [alone.token_ids] * 2

@@ -54,7 +54,8 @@ class Batch:
         own: the rule of rows whose request brings none; None: a request with a seed is verified in full, the schedule
             chooses for the others.
         nodes: of a row's tree, which the drafter can tell, as far as the row's block holds nothing else behind the
-            anchor's place; 0: candidates are one line.
+            anchor's place; 0: candidates are one line. None: as many as the schedule says of candidates, as long as all
+            rows are greedy and none has a rule of its own.
         capacity: most rows.
         prefill_chunk: most prompt tokens a row in one forward.
         kernels: whose arithmetic the verdict uses.
@@ -67,7 +68,7 @@ class Batch:
         schedule: Schedule,
         *,
         own: Own | None = None,
-        nodes: int = 0,
+        nodes: int | None = 0,
         capacity: int,
         prefill_chunk: int,
         kernels: Kernels = REFERENCE,
@@ -123,11 +124,25 @@ class Batch:
         """Run one round."""
         self._check()
         self._leave_range()
-        if self._nodes:
+        if self._branches():
             self._advance_trees()
         else:
             self._advance_lines()
         self._check()
+
+    def _branches(self) -> bool:
+        """Whether this round has trees, or has at least to make keys anew that rounds with trees left out."""
+        if self._nodes is not None:
+            return self._nodes > 0
+        return self._choosable() or any(len(known) > 1 for known in self._known())
+
+    def _choosable(self) -> bool:
+        """Whether the schedule may choose trees: what is sampled has more of a line, which goes by its own law."""
+        return all(row.request.params.greedy and row.own is None for row in self.rows)
+
+    def _known(self) -> list[list[int]]:
+        """The tokens of each row that the target's cache lacks, the anchor last."""
+        return [row.tokens[held:] for row, held in zip(self.rows, self._cache.rows.lengths, strict=False)]
 
     def _advance_lines(self) -> None:
         """A round in which candidates are one line a row."""
@@ -158,15 +173,19 @@ class Batch:
     def _advance_trees(self) -> None:
         """A round in which candidates are a tree a row."""
         rows = self.rows
-        held = self._cache.rows.lengths[: len(rows)]
-        known = [row.tokens[length:] for row, length in zip(rows, held, strict=True)]
-        blocks = [Block(*pair) for pair in zip(known, self._grow(known), strict=True)]
+        seats = [Seat(row.request.id, row.room(self._candidates), row.own) for row in rows]
+        scheduled = self._nodes is None and self._choosable()
+        sizes = self._schedule.lengths(seats) if scheduled else [self._nodes or 0] * len(rows)
+        known = self._known()
+        trees = self._grow(known, sizes, [seat.room for seat in seats])
+        blocks = [Block(*pair) for pair in zip(known, trees, strict=True)]
         with stage("verify/forward"):
             ids = ids_of(blocks, self._target.device)
+            held = self._cache.rows.lengths[: len(rows)]
             out = self._forward(ids, self._cache, span_of(blocks, held), self._taps())
         paths = judged(self._target, rows, self._mixed(rows), out.hidden, blocks)
         with stage("commit/observe"):
-            self._observe_paths(ids, out.features, paths)
+            self._observe_paths(ids, out.features, paths, drafted=any(tree.tokens for tree in trees))
         with stage("commit/text"):
             for index, (row, path) in enumerate(zip(rows, paths, strict=True)):
                 if row.finish is None:
@@ -174,25 +193,30 @@ class Batch:
                     kept = _keep(row, path.ruling)
                     if kept:
                         row.record(path.places, path.ruling.accepted, kept)
+        if scheduled:
+            self._schedule.learn(seats, sizes, [path.ruling.accepted for path in paths])
 
-    def _grow(self, known: Sequence[Sequence[int]]) -> list[Tree]:
+    def _grow(self, known: Sequence[Sequence[int]], sizes: Sequence[int], places: Sequence[int]) -> list[Tree]:
         """Draft a block a row, and make a tree of it.
 
         Args:
             known: of each row, the tokens that go through the target before its tree.
+            sizes: nodes of each tree, less what is known behind the anchor's place.
+            places: how many a tree may reach.
         """
-        places = [row.room(self._candidates) for row in self.rows]
-        drafter: object = self._drafter
-        if not any(places) or self._context is None or not isinstance(drafter, Tabulating):
-            return [Tree()] * len(self.rows)
-        most = self._nodes + 1
+        most = [size + 1 for size in sizes]
         if self._target.alike is not None:  # more would go through in another order of summation
-            most = min(most, self._target.alike)
-        sizes = [max(0, most - len(tokens)) for tokens in known]
+            most = [min(size, self._target.alike) for size in most]
+        left = [max(0, size - len(tokens)) for size, tokens in zip(most, known, strict=True)]
+        drafter: object = self._drafter
+        wanted = any(size and place for size, place in zip(left, places, strict=True))
+        if not wanted or self._context is None or not isinstance(drafter, Tabulating):
+            return [Tree()] * len(self.rows)
+        self._catch_up()
         anchors = upload([row.tokens[-1] for row in self.rows], self._target.device)
         transitions = drafter.transitions(self._context, 0, anchors)
         with stage("draft/tree"):
-            return grown(transitions, sizes, places)
+            return grown(transitions, left, places)
 
     @torch.inference_mode()  # the caches are made in this mode, so their rows must move in it
     def sweep(self) -> list[Row]:
@@ -308,15 +332,23 @@ class Batch:
         span = Span(0, begins, max(counts))
         self._drafter.observe(self._context, span, features[:, : span.width], counts, ids[:, : span.width])
 
-    def _observe_paths(self, ids: Tensor, features: Tensor | None, paths: Sequence[Path]) -> None:
+    def _observe_paths(self, ids: Tensor, features: Tensor | None, paths: Sequence[Path], *, drafted: bool) -> None:
         """Show the drafter the anchor and what was accepted of the tree."""
+        if self._drafter is None or self._context is None or features is None:
+            return
+        each = torch.arange(len(paths), device=ids.device)[:, None]
+        if not drafted:  # one feature a row is not worth a pass through the drafter's weights
+            if max(self._behind()) == SLOTS:
+                self._catch_up()
+            anchors = upload(torch.tensor([[path.anchor] for path in paths]), ids.device)
+            self._backlog.store([row.position for row in self.rows], features[each, anchors])
+            return
         counts = [len(path.steps) if row.drafting else 0 for row, path in zip(self.rows, paths, strict=True)]
         width = max(counts)
-        if self._drafter is None or self._context is None or features is None or not width:
+        if not width:
             return
         steps = [path.steps[:count] + [0] * (width - count) for path, count in zip(paths, counts, strict=True)]
         where = upload(torch.tensor(steps), ids.device)  # (B, width)
-        each = torch.arange(len(steps), device=ids.device)[:, None]
         begins = tuple(row.position if row.drafting else 0 for row in self.rows)
         self._drafter.observe(
             self._context, Span(0, begins, width), features[each, where], counts, ids.gather(1, where)
@@ -404,7 +436,7 @@ class Batch:
             if row.finish is None:
                 held = self._cache.rows.lengths[index]
                 lacking = row.position - held
-                assert 0 <= lacking <= (self._candidates if self._nodes else 0), (
+                assert 0 <= lacking <= (0 if self._nodes == 0 else self._candidates), (
                     f"row {index}: {held} target slots, anchor at {row.position}"
                 )
                 if self._context is not None and row.drafting:

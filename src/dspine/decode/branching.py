@@ -81,12 +81,14 @@ class Path:
 
     ruling: what the row gets; of its tokens, nodes of the tree but for the target's own at the end, where there is one.
     steps: the new tokens behind which they were chosen, the anchor first.
+    anchor: which new token it is.
     stands: new tokens in line that stand: what the cache holds from now on, behind what it held.
     places: places of the tree that were judged.
     """
 
     ruling: Ruling
     steps: list[int]
+    anchor: int
     stands: int
     places: int
 
@@ -206,7 +208,7 @@ class _Walk:
         ruling = Ruling(accepted, tokens, self._logprobs(steps, tokens), error)
         stood = steps if end else [*steps, step]
         stands = anchor + 1 + sum(anchor < each < self._block.line for each in stood)
-        return Path(ruling, steps, stands, self._block.tree.places if end else accepted)
+        return Path(ruling, steps, anchor, stands, self._block.tree.places if end else accepted)
 
     def _chosen(self, step: int, tokens: Sequence[int]) -> int | None:
         """The target's choice behind a new token that stands; None where it is in doubt."""

@@ -57,7 +57,8 @@ class Engine:
         prefill_chunk: most prompt tokens of a request in one forward.
         verify: how many candidates of a block to verify, see `decode/policy.py`: "full" (all of them), a number,
             "confidence:C" (up to the first of less confidence); or what promises most tokens a second by the costs
-            here: "auto" by the acceptance so far, "scheduled" by the confidences of the block, "lagged" by those of
+            here: "auto" by the acceptance so far (as nodes of a tree, where the drafter tells its transitions, all rows
+            are greedy and nothing is recorded), "scheduled" by the confidences of the block, "lagged" by those of
             two rounds ago. Requests that bring a seed are verified in full under these three, since their tokens must
             depend on nothing else, and requests that bring `SamplingParams.verify` by that. "tree:N": trees of N nodes,
             which no request can decline. Or a `Schedule` of one's own.
@@ -107,12 +108,13 @@ class Engine:
         self._fused = arithmetic.fused and arithmetic is not CPU
         self._nodes = trees
         own, schedule = (FULL, Unshared()) if trees else self._chosen(verify, costs, max_batch)
+        growing = verify == "auto" and not target.stateful and getattr(parts.drafter, "tabulates", False)
         self._batch = Batch(
             target,
             parts,
             schedule,
             own=own,
-            nodes=trees,
+            nodes=None if growing else trees,
             capacity=max_batch,
             prefill_chunk=prefill_chunk,
             kernels=arithmetic,
