@@ -7,7 +7,8 @@ the target chooses by itself, and is asked about many paths at once (`decode/bra
     full            own      the whole block
     N               own      the first N candidates
     confidence:C    own      up to the first candidate whose confidence is below C (DSpark's static threshold)
-    auto            shared   one number for all rows, by past acceptance and costs; may let the drafter rest
+    auto            shared   one number for all rows, by past acceptance and costs; may let the drafter rest; nodes of
+                             trees where all rows are greedy
     scheduled       shared   by the confidences of the block at hand and costs, with early stop
     lagged          shared   how many by the confidences of two rounds ago and costs
     tree:N          trees    the N likeliest nodes of the tree that the block's transitions make
