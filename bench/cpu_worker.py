@@ -67,9 +67,7 @@ class Dspine:
             times.append((perf_counter(), len(update.token_ids)))
             completion = update.completion
         assert completion is not None
-        # A tree has more nodes than places, which is what a round tells.
-        nodes = int(verify.removeprefix("tree:")) if verify and verify.startswith("tree:") else None
-        rounds = [[nodes or r.proposed, r.kept] for r in completion.rounds] if verify else []
+        rounds = [[r.verified, r.kept] for r in completion.rounds] if verify else []
         return _answer(list(completion.token_ids), start, times, rounds)
 
     def stages(self, prompts: list[list[int]], cap: int, verify: str = "full") -> Json:

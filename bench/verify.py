@@ -112,7 +112,7 @@ def main() -> None:
                 "verify": name,
                 "ratio": round(statistics.median(ratios), 3),
                 "spread": [round(min(ratios), 3), round(max(ratios), 3)],
-                "verified": round(sum(r.proposed for r in rounds) / len(rounds), 2),
+                "verified": round(sum(r.verified for r in rounds) / len(rounds), 2),
                 "tau": round(sum(r.kept for r in rounds) / len(rounds), 2),
                 "same_output": sum(a.token_ids == b.token_ids for a, b in zip(got, wanted, strict=True)),
             }

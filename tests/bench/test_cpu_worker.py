@@ -41,7 +41,7 @@ def test_our_engine_tells_its_rounds_and_what_came_after_the_prefill(pool, setup
     assert tau_of([drafted]) > 1
     branched = answered(pool, setup, "dspine", verify="tree:4")
     assert branched["tokens"] == plain["tokens"]
-    assert {verified for verified, _ in branched["rounds"]} == {4}
+    assert max(verified for verified, _ in branched["rounds"]) == 4
 
 
 @pytest.mark.slow

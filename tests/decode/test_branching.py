@@ -53,6 +53,8 @@ def test_a_path_is_followed_as_far_as_the_tree_holds_it(target: Target, nodes: i
     assert [outcome(c) for c in found] == [outcome(c) for c in plain]
     if nodes == 120:  # 3 + 9 + 27 + 81: all paths
         assert accepted(found[0])[:8] == [4, 2, 0, 3, 4, 2, 0, 3]
+        first = found[0].rounds[0]
+        assert (first.proposed, first.nodes, first.verified) == (4, 120, 120)
         assert accepted(found[1])[:5] == [1] * 5
         assert accepted(found[2])[:4] == [3, 0, 3, 0]
     elif not in_line:

@@ -78,7 +78,7 @@ def demo(
 def _verified(outcomes: Sequence[Outcome]) -> float:
     """Candidates verified a round, of all prompts together."""
     rounds = [record for outcome in outcomes for record in outcome.drafted.completion.rounds]
-    return sum(record.proposed for record in rounds) / max(1, len(rounds))
+    return sum(record.verified for record in rounds) / max(1, len(rounds))
 
 
 def _table(outcomes: Sequence[Outcome]) -> Table:

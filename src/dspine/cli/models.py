@@ -212,7 +212,7 @@ def counts(given: Answer) -> dict[str, Any]:
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "rounds": len(completion.rounds),
-        "proposed": sum(r.proposed for r in completion.rounds),
+        "proposed": sum(r.verified for r in completion.rounds),
         "accepted": sum(r.accepted for r in completion.rounds),
         "kept": sum(r.kept for r in completion.rounds),
         "tau": completion.tau,

@@ -192,7 +192,7 @@ class Batch:
                     self._cache.rows.commit(index, held[index] + path.stands)
                     kept = _keep(row, path.ruling)
                     if kept:
-                        row.record(path.places, path.ruling.accepted, kept)
+                        row.record(path.places, path.ruling.accepted, kept, len(trees[index].tokens))
         if scheduled:
             self._schedule.learn(seats, sizes, [path.ruling.accepted for path in paths])
 

@@ -19,14 +19,21 @@ Kind = Literal["first", "accepted", "corrected", "bonus", "plain"]
 class RoundRecord:
     """One round of one request.
 
-    proposed: candidates that the target was asked about.
+    proposed: candidates that the target was asked about, one a place; of a tree, its places that were judged.
     accepted: how many of them stood, before any cut.
     kept: tokens of the round that reached the output, the one that the target added included.
+    nodes: candidates of its tree, side branches included; 0 where they were one line.
     """
 
     proposed: int
     accepted: int
     kept: int
+    nodes: int = 0
+
+    @property
+    def verified(self) -> int:
+        """Candidates that went through the target, wherever they stood."""
+        return self.nodes or self.proposed
 
     @property
     def landed(self) -> int:
@@ -112,7 +119,7 @@ class Completion:
     @property
     def verified(self) -> float:
         """Candidates verified a round; 0.0 if there was no round."""
-        return sum(r.proposed for r in self.rounds) / len(self.rounds) if self.rounds else 0.0
+        return sum(r.verified for r in self.rounds) / len(self.rounds) if self.rounds else 0.0
 
 
 @dataclass(frozen=True)

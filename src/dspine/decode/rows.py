@@ -81,9 +81,9 @@ class Row:
                 return kept
         return len(tokens)
 
-    def record(self, proposed: int, accepted: int, kept: int) -> None:
+    def record(self, proposed: int, accepted: int, kept: int, nodes: int = 0) -> None:
         """Note a round."""
-        self._rounds.append(RoundRecord(proposed, accepted, kept))
+        self._rounds.append(RoundRecord(proposed, accepted, kept, nodes))
 
     def end(self, reason: FinishReason, error: Exception | None = None) -> None:
         """End the request from outside, where it stands; text that was held back is let go."""

@@ -64,13 +64,13 @@ def tau_modelopt(requests: Sequence[Rounds]) -> float:
 def accept_rate(requests: Sequence[Rounds]) -> float:
     """SGLang's acceptance rate: accepted over proposed candidates."""
     records = [record for rounds in requests for record in rounds]
-    return _ratio(sum(r.accepted for r in records), sum(r.proposed for r in records))
+    return _ratio(sum(r.accepted for r in records), sum(r.verified for r in records))
 
 
 def verify_rate(requests: Sequence[Rounds]) -> float:
     """DeepSpec's: tokens that came of the verified positions, over these positions, anchors included."""
     records = [record for rounds in requests for record in rounds]
-    return _ratio(sum(r.accepted + 1 for r in records), sum(r.proposed for r in records) + len(records))
+    return _ratio(sum(r.accepted + 1 for r in records), sum(r.verified for r in records) + len(records))
 
 
 def tau_sglang(requests: Sequence[Rounds]) -> float:

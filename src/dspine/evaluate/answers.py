@@ -116,7 +116,10 @@ class AnswerFile:
 
     def append(self, answer: AnswerRecord) -> None:
         """Add one answer; it is wholly in the file when this returns, and not at all when it raises."""
-        rounds = [[record.proposed, record.accepted, record.kept] for record in answer.rounds]
+        rounds = [
+            [record.proposed, record.accepted, record.kept, *([record.nodes] if record.nodes else [])]
+            for record in answer.rounds
+        ]
         self._lines.append({**vars(answer), "tokens": list(answer.tokens), "rounds": rounds})
         self.answers[answer.id] = answer
 

@@ -37,7 +37,7 @@ def usage_of(answers: Sequence[Completion], prompts: int = 1) -> Json:
         "total_tokens": asked + given,
         "completion_tokens_details": {
             "accepted_prediction_tokens": sum(record.landed for record in rounds),
-            "rejected_prediction_tokens": sum(record.proposed - record.landed for record in rounds),
+            "rejected_prediction_tokens": sum(record.verified - record.landed for record in rounds),
             "rounds": len(rounds),  # our own: tau = (completion_tokens - choices) / rounds
         },
     }

@@ -96,7 +96,7 @@ class Metrics:
         self._kept.inc(record.kept)
         self._pooled[0] += record.kept
         self._pooled[1] += 1
-        self._proposed.inc(record.proposed)
+        self._proposed.inc(record.verified)
         self._landed.inc(record.landed)
         for place in range(1, record.reached + 1):
             self._reached.labels(str(place)).inc()
