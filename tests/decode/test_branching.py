@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.support.hybrid_target import hybrid_target
 from tests.support.oracle import outcome
-from tests.support.oracle_tree import OracleTree
+from tests.support.oracle_tree import Aside, OracleTree
 from tests.support.parallel import over
 from tests.support.tiny_drafter import tiny_drafter
 from tests.support.tiny_target import tiny_target
@@ -244,3 +244,25 @@ def test_auto_goes_from_trees_to_lines_and_back_as_sampled_rows_come_and_go(targ
     found = engine.generate([prompt for prompt, _ in asked], [params for _, params in asked])
     assert [outcome(found[index]) for index in (0, 2)] == [outcome(wanted[0]), outcome(wanted[2])]
     assert [found[index].token_ids for index in (1, 3)] == [alone.token_ids] * 2
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_seeded_request_that_joins_trees_draws_what_it_draws_alone(target: Target, seed: int) -> None:
+    """Keys that trees left to be made cost it no round: its own rounds would be others."""
+    drafter = _drafter(target, "dspine")
+    greedy = SamplingParams(max_new_tokens=60, ignore_eos=True)
+    sampled = SamplingParams(max_new_tokens=12, temperature=1.0, seed=seed, ignore_eos=True)
+    plain = Engine(target).generate([PROMPTS[0]], greedy)[0]
+    alone = Engine(target, drafter, verify="full").generate([PROMPTS[1]], sampled)[0]
+    aside = Aside(drafter, [*PROMPTS[0], *plain.token_ids], target.vocab_size)
+    engine = Engine(target, aside, verify="auto", costs=COSTS, max_batch=2)
+    engine.add(PROMPTS[0], greedy)
+    for _ in range(3):
+        engine.step()
+    engine.add(PROMPTS[1], sampled)
+    ended = []
+    while engine.pending:
+        ended += [u.completion for u in engine.step() if u.finished]
+    assert outcome(ended[1]) == outcome(plain)
+    assert sum(accepted(ended[1])) > 5
+    assert (ended[0].token_ids, ended[0].rounds) == (alone.token_ids, alone.rounds)

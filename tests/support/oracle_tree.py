@@ -5,7 +5,9 @@ So trees have to follow side branches, and how far they come is known beforehand
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from tests.support.oracle import OracleDrafter
@@ -16,6 +18,7 @@ from dspine.kernels.kv import RowCache
 from dspine.kernels.law import Law
 
 LIKELY = (3.0, 2.0, 1.0)  # scores of the candidates of a place, by rank
+EVEN = (0.2, 0.1, 0.0)  # ... where side branches come before the line's second place
 
 
 @dataclass
@@ -33,3 +36,27 @@ class OracleTree(OracleDrafter):
             each.insert(0 if self.in_line else (place + 1) % 3, block[:, place])
             candidates[:, place] = torch.stack(each, dim=1)
         return Transitions(candidates, torch.tensor(LIKELY).expand(*block.shape, 3).unsqueeze(2))
+
+
+class Aside:
+    """A drafter whose trees hold the right tokens of one sequence, beside the line.
+
+    Args:
+        tokens: of the sequence, prompt and answer.
+        vocabulary: how many tokens there are.
+    """
+
+    def __init__(self, drafter: Any, tokens: Sequence[int], vocabulary: int) -> None:
+        self._drafter = drafter
+        self._vocabulary = vocabulary
+        self._tokens = [*tokens, *[0] * drafter.block_size]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._drafter, name)
+
+    def transitions(self, cache: RowCache, first: int, anchors: Tensor) -> Transitions:
+        places, size = self._drafter.candidates, self._vocabulary
+        starts = cache.lengths[first : first + len(anchors)]
+        right = torch.tensor([self._tokens[start + 1 : start + 1 + places] for start in starts])
+        candidates = torch.stack(((right + 5) % size, right, (right + 9) % size), dim=2)
+        return Transitions(candidates, torch.tensor(EVEN).expand_as(candidates).unsqueeze(2))

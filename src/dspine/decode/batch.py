@@ -127,18 +127,28 @@ class Batch:
         if self._branches():
             self._advance_trees()
         else:
+            self._make_keys()
             self._advance_lines()
         self._check()
 
     def _branches(self) -> bool:
-        """Whether this round has trees, or has at least to make keys anew that rounds with trees left out."""
+        """Whether this round has trees. The schedule may choose them where all rows are greedy and none has a rule of
+        its own: what is sampled has more of a line, which goes by its own law."""
         if self._nodes is not None:
             return self._nodes > 0
-        return self._choosable() or any(len(known) > 1 for known in self._known())
-
-    def _choosable(self) -> bool:
-        """Whether the schedule may choose trees: what is sampled has more of a line, which goes by its own law."""
         return all(row.request.params.greedy and row.own is None for row in self.rows)
+
+    def _make_keys(self) -> None:
+        """Make the keys that trees left to be made, since a line begins with the anchor.
+
+        In a forward beside the rounds: a round for them would move those of rows whose tokens depend on theirs.
+        """
+        for index, (row, known) in enumerate(zip(self.rows, self._known(), strict=True)):
+            if len(known) > 1:
+                ids = torch.tensor([known[:-1]], device=self._target.device)
+                with stage("verify/forward"):
+                    self._target.forward(ids, self._cache, Span(index, (row.position - len(known) + 1,), ids.shape[1]))
+                self._cache.rows.commit(index, row.position)
 
     def _known(self) -> list[list[int]]:
         """The tokens of each row that the target's cache lacks, the anchor last."""
@@ -174,8 +184,7 @@ class Batch:
         """A round in which candidates are a tree a row."""
         rows = self.rows
         seats = [Seat(row.request.id, row.room(self._candidates), row.own) for row in rows]
-        scheduled = self._nodes is None and self._choosable()
-        sizes = self._schedule.lengths(seats) if scheduled else [self._nodes or 0] * len(rows)
+        sizes = self._schedule.lengths(seats) if self._nodes is None else [self._nodes] * len(rows)
         known = self._known()
         trees = self._grow(known, sizes, [seat.room for seat in seats])
         blocks = [Block(*pair) for pair in zip(known, trees, strict=True)]
@@ -193,7 +202,7 @@ class Batch:
                     kept = _keep(row, path.ruling)
                     if kept:
                         row.record(path.places, path.ruling.accepted, kept, len(trees[index].tokens))
-        if scheduled:
+        if self._nodes is None:
             self._schedule.learn(seats, sizes, [path.ruling.accepted for path in paths])
 
     def _grow(self, known: Sequence[Sequence[int]], sizes: Sequence[int], places: Sequence[int]) -> list[Tree]:
