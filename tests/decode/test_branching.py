@@ -18,7 +18,7 @@ from dspine.decode import branching
 from dspine.decode.cost import Costs
 from dspine.decode.engine import Engine
 from dspine.decode.records import Completion
-from dspine.decode.sampling import SamplingParams
+from dspine.decode.sampling import LogitsProcessor, SamplingParams
 from dspine.errors import ConfigError, RequestError
 from dspine.target.model import Target
 
@@ -135,10 +135,20 @@ def test_a_processor_that_raises_ends_its_own_request(target: Target) -> None:
     assert ended[numbers[1]].completion.token_ids == Engine(target).generate([PROMPTS[1]], params)[0].token_ids
 
 
-def test_what_is_in_doubt_is_decided_in_line(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the last bit counts and every choice is in doubt, a round ends with a side branch's first token."""
+def _best_at_zero(ids: Tensor, scores: Tensor) -> Tensor:
+    return scores - scores.max()
+
+
+@pytest.mark.parametrize("processors", [(), (_best_at_zero,)])
+def test_what_is_in_doubt_is_decided_in_line(
+    target: Target, monkeypatch: pytest.MonkeyPatch, processors: tuple[LogitsProcessor, ...]
+) -> None:
+    """Where the last bit counts and every choice is in doubt, a round ends with a side branch's first token.
+
+    How much a score may be off does not depend on where the best of them lies.
+    """
     drafter = tree_oracle(target, (4,), (4,), (4,))
-    params = SamplingParams(max_new_tokens=30, ignore_eos=True)
+    params = SamplingParams(max_new_tokens=30, ignore_eos=True, processors=processors)
     plain = Engine(target).generate(PROMPTS, params)
     monkeypatch.setattr(target, "alike", 32)
     monkeypatch.setattr(branching, "DOUBT", 1e9)

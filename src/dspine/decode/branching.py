@@ -37,7 +37,7 @@ from dspine.kernels.upload import upload
 from dspine.stages import stage
 from dspine.target.model import Target
 
-DOUBT = 2.0**-6  # of the best score: a runner-up this near may be the best by another order of summation
+DOUBT = 2.0**-6  # of the largest logit: a runner-up this near may be the best by another order of summation
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ class _Walk:
             choice = self._drawn(scores, len(tokens))
         if choice >= scores.shape[-1] or bool(scores[choice].isnan()):
             raise _FaultError(TargetError(f"request {self._row.request.id}: the target's logits are not numbers"))
-        if self._doubts and step >= self._block.line and not _beyond_doubt(scores, choice):
+        if self._doubts and step >= self._block.line and not _beyond_doubt(scores, choice, self._raw[step]):
             return None
         return choice
 
@@ -248,7 +248,11 @@ class _FaultError(Exception):
         self.cause = cause
 
 
-def _beyond_doubt(scores: Tensor, choice: int) -> bool:
-    """Whether no score (V) but that of the choice is near the best."""
-    best = float(scores[choice])
-    return int((scores >= best - abs(best) * DOUBT).sum()) == 1
+def _beyond_doubt(scores: Tensor, choice: int, raw: Tensor) -> bool:
+    """Whether no score (V) but that of the choice is near the best, by the size of the logits (V) they are made of.
+
+    A sum is off by a share of what was added up, wherever it ends: a best score near 0 is as much in doubt as any.
+    """
+    best, (low, high) = float(scores[choice]), raw.aminmax()
+    size = max(abs(best), -float(low), float(high))
+    return int((scores >= best - size * DOUBT).sum()) == 1
