@@ -135,6 +135,37 @@ def test_a_processor_that_raises_ends_its_own_request(target: Target) -> None:
     assert ended[numbers[1]].completion.token_ids == Engine(target).generate([PROMPTS[1]], params)[0].token_ids
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("processors", [(), (lambda ids, scores: scores,)])
+def test_logits_that_are_no_numbers_end_their_own_request_where_plain_decoding_ends_it(
+    target: Target, monkeypatch: pytest.MonkeyPatch, temperature: float, processors: tuple[LogitsProcessor, ...]
+) -> None:
+    drafter = tree_oracle(target, (4,), (4,), (4,)) if not temperature else _drafter(target, "dspine")
+    params = SamplingParams(max_new_tokens=20, ignore_eos=True, temperature=temperature, seed=3, processors=processors)
+    own = target.logits
+    favourite = (
+        Engine(target).generate([PROMPTS[0]], SamplingParams(max_new_tokens=20, ignore_eos=True))[0].token_ids[9]
+    )
+
+    def logits(hidden: Tensor) -> Tensor:
+        found = own(hidden)
+        return found.masked_fill((found.argmax(-1) % 13 == favourite % 13)[..., None], torch.nan)
+
+    monkeypatch.setattr(target, "logits", logits)
+    plain, found = (_ends(engine, params) for engine in (Engine(target), Engine(target, drafter, verify="tree:40")))
+    assert found == plain
+    assert any(error for _, error in plain)
+
+
+def _ends(engine: Engine, params: SamplingParams) -> list[tuple[tuple[int, ...], str]]:
+    """The tokens of each prompt, and what ended it in error."""
+    numbers = [engine.add(prompt, params) for prompt in PROMPTS]
+    ended = {}
+    while engine.pending:
+        ended |= {u.request_id: u for u in engine.step() if u.completion is not None}
+    return [(ended[number].completion.token_ids, str(ended[number].error or "")) for number in numbers]
+
+
 def _best_at_zero(ids: Tensor, scores: Tensor) -> Tensor:
     return scores - scores.max()
 

@@ -38,6 +38,7 @@ from dspine.stages import stage
 from dspine.target.model import Target
 
 DOUBT = 2.0**-6  # of the largest logit: a runner-up this near may be the best by another order of summation
+UNNUMBERED = -1  # in place of a choice
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,8 @@ def judged(
 def _choices(
     target: Target, rows: Sequence[Row], mixture: Mixture, raw: Tensor, layout: Ragged, blocks: Sequence[Block]
 ) -> list[int]:
-    """The target's choice behind every new token, (N); of rows whose logits are processed, anything."""
+    """The target's choice behind every new token, (N), `UNNUMBERED` where its logits are not numbers; of rows whose
+    logits are processed, anything."""
     scores = raw
     if target.decodable < raw.shape[-1]:
         scores = raw.clone()
@@ -154,7 +156,9 @@ def _choices(
         noise = torch.cat([_noise(rows[index], blocks[index]) for index in mixture.sampled]).to(raw.device)
         choices = choices.clone()
         choices[lines] = draw(law_probs(scores[lines], mixture.law.rows(each)), noise)
-    found: list[int] = choices.tolist()
+    size = scores.shape[-1]  # a draw from no law ends behind the vocabulary, an argmax on the NaN itself
+    reached = scores.gather(1, choices.clamp(max=size - 1)[:, None]).squeeze(1)
+    found: list[int] = choices.masked_fill((choices >= size) | reached.isnan(), UNNUMBERED).tolist()
     return found
 
 
@@ -182,7 +186,8 @@ class _Walk:
         self._block = block
         self._raw = raw
         self._choices = choices
-        self._law = mixture.law.rows([index])
+        self._index = index
+        self._mixture = mixture
         self._processed = row.request.processor.active(row.generated)
         self._doubts = target.alike is not None and row.request.params.greedy
 
@@ -216,7 +221,7 @@ class _Walk:
         if self._processed:
             scores = self._processed_at(step, tokens)
             choice = self._drawn(scores, len(tokens))
-        if choice >= scores.shape[-1] or bool(scores[choice].isnan()):
+        if choice == UNNUMBERED:
             raise _FaultError(TargetError(f"request {self._row.request.id}: the target's logits are not numbers"))
         if self._doubts and step >= self._block.line and not _beyond_doubt(scores, choice, self._raw[step]):
             return None
@@ -231,9 +236,11 @@ class _Walk:
     def _drawn(self, scores: Tensor, ahead: int) -> int:
         row = self._row
         if row.request.params.greedy:
-            return int(likeliest(scores[None])[0])
+            best = int(likeliest(scores[None])[0])
+            return UNNUMBERED if bool(scores[best].isnan()) else best
         noise = uniform_rows([row.request.seed or 0], "next", [row.position + 1 + ahead], 1, scores.device)[0]
-        return int(draw(law_probs(scores[None], self._law), noise)[0])
+        drawn = int(draw(law_probs(scores[None], self._mixture.law.rows([self._index])), noise)[0])
+        return drawn if drawn < len(scores) else UNNUMBERED
 
     def _logprobs(self, steps: list[int], tokens: list[int]) -> list[Logprob]:
         asked = self._row.request.params.logprobs
