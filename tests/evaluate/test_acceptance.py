@@ -56,6 +56,18 @@ def test_the_definitions_by_hand(definition, value):
     assert definition([SHORT, LONG]) == pytest.approx(value)
 
 
+def test_the_rates_of_trees_are_over_nodes_and_their_places_are_places():
+    rounds = [[RoundRecord(4, 2, 3, nodes=9), RoundRecord(3, 0, 1, nodes=7)]]
+    assert accept_rate(rounds) == pytest.approx(2 / 16)
+    assert verify_rate(rounds) == pytest.approx(4 / 18)
+    assert [(place.proposed, place.reached, place.accepted) for place in places(rounds)] == [
+        (2, 2, 1),
+        (2, 1, 1),
+        (2, 1, 0),
+        (1, 0, 0),
+    ]
+
+
 def test_deepspec_trims_an_end_token_and_keeps_what_ran_past_the_cap():
     assert tau_deepspec([SHORT, LONG], [False, False]) == (4 + 1 + 2 + 8) / 4
     assert tau_deepspec([SHORT, LONG], [True, False]) == (4 + 1 + 6 + 8) / 4

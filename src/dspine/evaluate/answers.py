@@ -5,8 +5,8 @@ and answers under other settings are refused by name.
 
 The head: {"format": "dspine-answers/2", "settings": {...}, "about": {...}}: an answer depends on the settings, and is
 what it is whatever the rest says (versions, machine, batch). An answer: {"id", "task", "prompt", "tokens", "text",
-"finish", "rounds": [[proposed, accepted, kept], ...], "seed"}. From the rounds every published definition can be
-recomputed.
+"finish", "rounds": [[proposed, accepted, kept], ...], "seed"}; a round with a tree has its nodes behind. From the
+rounds every published definition can be recomputed.
 """
 
 from __future__ import annotations
