@@ -38,6 +38,7 @@ from dspine.decode.sampling import SamplingParams
 from dspine.decode.schedule import Adaptive, CostSource, Schedule, Unshared
 from dspine.drafter.captured import CapturedDraft
 from dspine.drafter.proposal import Drafter, Fusable
+from dspine.drafter.transitions import tabulating
 from dspine.errors import ConfigError, RequestError
 from dspine.kernels.arithmetic import CPU
 from dspine.kernels.choice import Choice, choose
@@ -108,7 +109,7 @@ class Engine:
         self._fused = arithmetic.fused and arithmetic is not CPU
         self._nodes = trees
         own, schedule = (FULL, Unshared()) if trees else self._chosen(verify, costs, max_batch)
-        growing = verify == "auto" and not target.stateful and getattr(parts.drafter, "tabulates", False)
+        growing = verify == "auto" and not target.stateful and tabulating(parts.drafter)
         self._batch = Batch(
             target,
             parts,
@@ -248,7 +249,11 @@ class Engine:
         policy = read_verify(verify) if isinstance(verify, int | str) else None
         if not isinstance(policy, Trees) or drafter is None:
             return 0
-        check_policy(policy, drafter)
+        if not tabulating(drafter):
+            raise ConfigError(
+                f"verify is {str(policy)!r}, and this drafter draws place after place",
+                'trees are made from the transitions of DSpine, DFlash2 and DFlash; give "full" or a number',
+            )
         if target.stateful:
             raise ConfigError(
                 f"verify is {str(policy)!r}, and {target.name} keeps recurrent states, which take in no branches",
@@ -265,12 +270,12 @@ class Engine:
         if isinstance(verify, Schedule):
             return None, verify
         policy, drafter = read_verify(verify), self._drafter
-        check_policy(policy, drafter)
         if drafter is None:
             return FULL, Unshared()
+        assert not isinstance(policy, Trees)  # found before
+        check_policy(policy, drafter)
         if isinstance(policy, Own):
             return policy, Unshared()
-        assert not isinstance(policy, Trees)  # found before
         book = self.cost_book(max_batch, anew=costs == "anew") if costs is None or costs == "anew" else costs
         match policy:
             case "auto":

@@ -110,20 +110,13 @@ class Drafts(Protocol):
     def confident(self) -> bool: ...
 
 
-def check_policy(policy: Own | Shared | Trees, drafter: Drafts | None) -> None:
+def check_policy(policy: Own | Shared, drafter: Drafts | None) -> None:
     """Refuse a policy that the drafter cannot serve; without a drafter there is nothing to verify, and any will do.
 
     Raises:
-        ConfigError: more candidates than a block holds, or confidences or a tree that the drafter does not give.
+        ConfigError: more candidates than a block holds, or confidences that the drafter does not give.
     """
     if drafter is None:
-        return
-    if isinstance(policy, Trees):
-        if not getattr(drafter, "tabulates", False):
-            raise ConfigError(
-                f"verify is {str(policy)!r}, and this drafter draws place after place",
-                'trees are made from the transitions of DSpine, DFlash2 and DFlash; give "full" or a number',
-            )
         return
     if isinstance(policy, Own) and (policy.most or 0) > drafter.candidates:
         raise ConfigError(f"verify is {policy.most}", f"a block has candidates 1..{drafter.candidates}")

@@ -7,7 +7,7 @@ on the token before it, and on no other, can be tabulated so. Source: DSpine (ar
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -41,6 +41,11 @@ class Tabulating(Protocol):
 
     def transitions(self, cache: RowCache, first: int, anchors: Tensor) -> Transitions:
         """Draft one block a row, as `Drafter.propose` does, and choose nothing. Of a drafter that tabulates."""
+
+
+def tabulating(drafter: object) -> TypeGuard[Tabulating]:
+    """Whether a tree can be grown from what a drafter tells."""
+    return isinstance(drafter, Tabulating) and drafter.tabulates
 
 
 def predecessors(anchors: Tensor, candidates: Tensor) -> Tensor:
