@@ -17,25 +17,25 @@ is between it and the anchor goes through the target again.
 from __future__ import annotations
 
 import secrets
-import warnings
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from dspine.decode.backlog import SLOTS, Backlog
-from dspine.decode.branching import Block, Path, ids_of, judged, span_of
+from dspine.decode.backlog import SLOTS
+from dspine.decode.branching import Block, along, ids_of, judged, span_of
 from dspine.decode.capture import Parts
+from dspine.decode.context import Context
 from dspine.decode.judge import Mixture, Ruling, judge
 from dspine.decode.noise import uniform_rows
 from dspine.decode.policy import FULL, Own
 from dspine.decode.rows import Row
 from dspine.decode.schedule import Schedule, Seat
 from dspine.drafter.proposal import Proposal
-from dspine.drafter.transitions import Tabulating
+from dspine.drafter.transitions import tabulating
 from dspine.drafter.tree import Tree, grown
 from dspine.kernels.arithmetic import REFERENCE, Kernels
-from dspine.kernels.kv import RowCache, Span
+from dspine.kernels.kv import Span
 from dspine.kernels.upload import upload
 from dspine.stages import stage
 from dspine.target.cache import TargetCache
@@ -94,8 +94,8 @@ class Batch:
 
     @property
     def bytes(self) -> int:
-        """Storage of both caches and of the backlog."""
-        return self._cache.bytes + (0 if self._context is None else self._context.bytes + self._backlog.bytes)
+        """Storage of both caches, and of the features that wait."""
+        return self._cache.bytes + (0 if self._context is None else self._context.bytes)
 
     # ---------------------------------------------------------------- the three things it does
 
@@ -106,7 +106,7 @@ class Batch:
         # Longest first: the rows that still have prompt tokens left are then a slice at every chunk.
         rows = sorted(rows, key=lambda row: -len(row.tokens))
         for row in rows:
-            row.drafting = self._within_range(row, len(row.tokens))
+            row.drafting = self._context is not None and self._context.within_range(row, len(row.tokens))
             row.own = row.request.own or self._own or (FULL if row.request.seeded else None)
             row.repeatable = row.own is not None or not row.drafting
         with stage("prefill"):
@@ -123,11 +123,13 @@ class Batch:
     def advance(self) -> None:
         """Run one round."""
         self._check()
-        self._leave_range()
+        if self._context is not None:
+            self._context.leave_range(self.rows)
         if self._branches():
             self._advance_trees()
         else:
-            self._make_keys()
+            if self._nodes is None:
+                self._make_keys()
             self._advance_lines()
         self._check()
 
@@ -152,7 +154,8 @@ class Batch:
 
     def _known(self) -> list[list[int]]:
         """The tokens of each row that the target's cache lacks, the anchor last."""
-        return [row.tokens[held:] for row, held in zip(self.rows, self._cache.rows.lengths, strict=False)]
+        held = self._cache.rows.lengths[: len(self.rows)]  # the cache has free rows behind the active ones
+        return [row.tokens[length:] for row, length in zip(self.rows, held, strict=True)]
 
     def _advance_lines(self) -> None:
         """A round in which candidates are one line a row."""
@@ -170,7 +173,11 @@ class Batch:
             out = self._forward(ids, self._cache, span, self._taps())
         rulings = judge(self._target, rows, self._mixed(rows), out.hidden, proposal, lengths, self._kernels)
         with stage("commit/observe"):
-            self._observe(starts, ids, out.features, rulings)
+            if self._context is not None and out.features is not None:
+                if ids.shape[1] == 1:
+                    self._context.put_off(rows, out.features)
+                else:
+                    self._context.take_in(rows, ids, out.features, [ruling.accepted + 1 for ruling in rulings])
         with stage("commit/text"):
             for index, (row, ruling) in enumerate(zip(rows, rulings, strict=True)):
                 if row.finish is None:  # else it was ended while the round ran: nothing of the round is kept
@@ -194,7 +201,12 @@ class Batch:
             out = self._forward(ids, self._cache, span_of(blocks, held), self._taps())
         paths = judged(self._target, rows, self._mixed(rows), out.hidden, blocks)
         with stage("commit/observe"):
-            self._observe_paths(ids, out.features, paths, drafted=any(tree.tokens for tree in trees))
+            if self._context is not None and out.features is not None:
+                shown, features = along(paths, ids, out.features)
+                if any(tree.tokens for tree in trees):
+                    self._context.take_in(rows, shown, features, [len(path.steps) for path in paths])
+                else:
+                    self._context.put_off(rows, features)
         with stage("commit/text"):
             for index, (row, path) in enumerate(zip(rows, paths, strict=True)):
                 if row.finish is None:
@@ -217,13 +229,12 @@ class Batch:
         if self._target.alike is not None:  # more would go through in another order of summation
             most = [min(size, self._target.alike) for size in most]
         left = [max(0, size - len(tokens)) for size, tokens in zip(most, known, strict=True)]
-        drafter: object = self._drafter
         wanted = any(size and place for size, place in zip(left, places, strict=True))
-        if not wanted or self._context is None or not isinstance(drafter, Tabulating):
+        if not wanted or self._context is None or not tabulating(drafter := self._context.drafter):
             return [Tree()] * len(self.rows)
-        self._catch_up()
+        self._context.catch_up(self.rows)
         anchors = upload([row.tokens[-1] for row in self.rows], self._target.device)
-        transitions = drafter.transitions(self._context, 0, anchors)
+        transitions = drafter.transitions(self._context.cache, 0, anchors)
         with stage("draft/tree"):
             return grown(transitions, left, places)
 
@@ -246,9 +257,8 @@ class Batch:
         for index, row in enumerate(self.rows):
             # A round with trees may have left less than the anchor's position, an interrupted one more.
             self._cache.rows.commit(index, min(self._cache.rows.lengths[index], row.position))
-            if self._context is not None:
-                seen = self._context.lengths[index]  # less than the position where features wait in the backlog
-                self._context.commit(index, min(seen, row.position) if row.drafting else 0)
+        if self._context is not None:
+            self._context.settle(self.rows)
 
     # ---------------------------------------------------------------- parts of a round
 
@@ -278,38 +288,25 @@ class Batch:
             ids = torch.tensor(padded, device=self._target.device)
             taps = () if self._drafter is None else self._drafter.target_layer_ids
             out = self._target.forward(ids, self._cache, Span(first, (start,) * live, counts[0], whole=True), taps)
-            self._observe_prompt(first, start, rows, ids, out.features, counts)
+            if self._context is not None and out.features is not None:
+                self._context.prompt(first, start, rows, ids, out.features, counts)
             done = [index for index in range(live) if ends[index] <= start + self._chunk]
             last.extend(out.hidden[index, counts[index] - 1] for index in reversed(done))
         for index, end in enumerate(ends):
             self._cache.rows.commit(first + index, end)
         return torch.stack(last[::-1]).unsqueeze(1)
 
-    def _observe_prompt(
-        self, first: int, start: int, rows: Sequence[Row], ids: Tensor, features: Tensor | None, counts: Sequence[int]
-    ) -> None:
-        if self._drafter is None or self._context is None or features is None:
-            return
-        # Prompts beyond the drafter's range are the longest, so they are the first rows: the others are a slice.
-        skipped = sum(not row.drafting for row in rows[: len(counts)])
-        for index in range(skipped):
-            self._context.commit(first + index, 0)
-        if counts[skipped:]:
-            span = Span(first + skipped, (start,) * (len(counts) - skipped), counts[skipped])
-            seen, tokens = (each[skipped:, : span.width] for each in (features, ids))
-            self._drafter.observe(self._context, span, seen, counts[skipped:], tokens)
-
     def _propose(self, anchors: Tensor, width: int) -> Proposal:
         """Draft a whole block a row, and keep its first `width` places; nothing is drafted if that is 0."""
-        if self._drafter is None or self._context is None or width == 0:
+        if self._context is None or width == 0:
             return Proposal(anchors.new_empty((len(anchors), 0)))
-        self._catch_up()
+        self._context.catch_up(self.rows)
         law, uniforms = self._mixed(self.rows).law, None
         if not law.greedy:
             seeds = [self._draft_seed(row) for row in self.rows]
             positions = [row.position + 1 for row in self.rows]
             uniforms = uniform_rows(seeds, "draft", positions, self._candidates, anchors.device)
-        proposal = self._drafter.propose(self._context, 0, anchors, law, uniforms)
+        proposal = self._context.drafter.propose(self._context.cache, 0, anchors, law, uniforms)
         return proposal.places(width)
 
     def _draft_seed(self, row: Row) -> int:
@@ -326,62 +323,6 @@ class Batch:
         ]
         return self._schedule.cut(seats, kept, said)
 
-    def _observe(self, starts: Sequence[int], ids: Tensor, features: Tensor | None, rulings: Sequence[Ruling]) -> None:
-        """Show the drafter the anchor and the candidates that stood. A row that is not drafted keeps no context."""
-        if self._drafter is None or self._context is None or features is None:
-            return
-        if ids.shape[1] == 1:  # one feature a row is not worth a pass through the drafter's weights
-            if max(self._behind()) == SLOTS:
-                self._catch_up()
-            self._backlog.store(starts, features)
-            return
-        pairs = list(zip(self.rows, rulings, strict=True))
-        counts = [ruling.accepted + 1 if row.drafting else 0 for row, ruling in pairs]
-        begins = tuple(start if row.drafting else 0 for row, start in zip(self.rows, starts, strict=True))
-        span = Span(0, begins, max(counts))
-        self._drafter.observe(self._context, span, features[:, : span.width], counts, ids[:, : span.width])
-
-    def _observe_paths(self, ids: Tensor, features: Tensor | None, paths: Sequence[Path], *, drafted: bool) -> None:
-        """Show the drafter the anchor and what was accepted of the tree."""
-        if self._drafter is None or self._context is None or features is None:
-            return
-        each = torch.arange(len(paths), device=ids.device)[:, None]
-        if not drafted:  # one feature a row is not worth a pass through the drafter's weights
-            if max(self._behind()) == SLOTS:
-                self._catch_up()
-            anchors = upload(torch.tensor([[path.anchor] for path in paths]), ids.device)
-            self._backlog.store([row.position for row in self.rows], features[each, anchors])
-            return
-        counts = [len(path.steps) if row.drafting else 0 for row, path in zip(self.rows, paths, strict=True)]
-        width = max(counts)
-        if not width:
-            return
-        steps = [path.steps[:count] + [0] * (width - count) for path, count in zip(paths, counts, strict=True)]
-        where = upload(torch.tensor(steps), ids.device)  # (B, width)
-        begins = tuple(row.position if row.drafting else 0 for row in self.rows)
-        self._drafter.observe(
-            self._context, Span(0, begins, width), features[each, where], counts, ids.gather(1, where)
-        )
-
-    def _catch_up(self) -> None:
-        """Show the drafter the features that wait."""
-        behind = self._behind()
-        if self._drafter is None or self._context is None or not any(behind):
-            return
-        begins = [row.position - count if row.drafting else 0 for row, count in zip(self.rows, behind, strict=True)]
-        span = Span(0, tuple(begins), max(behind))
-        slices = [row.tokens[begin : begin + span.width] for row, begin in zip(self.rows, begins, strict=True)]
-        ids = torch.tensor([tokens + [0] * (span.width - len(tokens)) for tokens in slices], device=self._target.device)
-        with stage("draft/catch-up"):
-            self._drafter.observe(self._context, span, self._backlog.read(begins, span.width), behind, ids)
-
-    def _behind(self) -> list[int]:
-        """How many features of each row wait in the backlog."""
-        if self._context is None:
-            return [0] * len(self.rows)
-        held = self._context.lengths[: len(self.rows)]  # the cache has free rows behind the active ones
-        return [row.position - seen if row.drafting else 0 for row, seen in zip(self.rows, held, strict=True)]
-
     # ---------------------------------------------------------------- housekeeping
 
     def _taps(self) -> tuple[int, ...]:
@@ -396,62 +337,35 @@ class Batch:
             self._mixture = Mixture.of(rows, self._target.device)
         return self._mixture
 
-    def _within_range(self, row: Row, anchor: int) -> bool:
-        """Whether a block with that anchor lies inside the drafter's positions; a warning if it should but does not."""
-        if self._drafter is None:
-            return False
-        inside = anchor + self._candidates < self._drafter.max_positions
-        if not inside and row.remaining > self._candidates:
-            warnings.warn(
-                f"request {row.request.id} goes beyond the {self._drafter.max_positions} positions of the drafter; "
-                "it continues without drafts, with the same output",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-        return inside
-
-    def _leave_range(self) -> None:
-        """Stop drafting for rows whose block would end beyond the drafter's positions."""
-        for index, row in enumerate(self.rows):
-            if row.drafting and self._context is not None and not self._within_range(row, row.position):
-                row.drafting = False
-                self._context.commit(index, 0)
-
     def _close_gap(self, index: int) -> None:
         last = len(self.rows) - 1
         if index != last:
             self._cache.move(last, index)
             if self._context is not None:
                 self._context.move(last, index)
-                self._backlog.move(last, index)
             self.rows[index] = self.rows[last]
         self.rows.pop()
         self._cache.rows.commit(last, 0)
         if self._context is not None:
-            self._context.commit(last, 0)
+            self._context.forget(last)
 
     def _renew(self) -> None:
         """Empty caches; they take storage when something is written."""
         self._cache: TargetCache = self._target.new_cache(self.capacity)
-        self._context: RowCache | None = None if self._drafter is None else self._drafter.new_cache(self.capacity)
-        self._backlog = Backlog(self.capacity)
+        self._context = None if self._drafter is None else Context(self._drafter, self.capacity)
 
     def _check(self) -> None:
         """The invariant between rounds: target_len == context_len + backlog == s, len(tokens) == s + 1.
 
         With trees target_len may be less, by no more than the places of a block.
         """
-        for index, row in enumerate(self.rows):
-            if row.finish is None:
-                held = self._cache.rows.lengths[index]
-                lacking = row.position - held
-                assert 0 <= lacking <= (0 if self._nodes == 0 else self._candidates), (
-                    f"row {index}: {held} target slots, anchor at {row.position}"
-                )
-                if self._context is not None and row.drafting:
-                    seen = self._context.lengths[index]
-                    waiting = row.position - seen
-                    assert 0 <= waiting <= SLOTS, f"row {index}: {seen} context slots, anchor at {row.position}"
+        most = 0 if self._nodes == 0 else self._candidates
+        for index, (row, known) in enumerate(zip(self.rows, self._known(), strict=True)):
+            lacking = len(known) - 1
+            assert row.finish is not None or 0 <= lacking <= most, f"row {index} lacks {lacking} target slots"
+        for index, waiting in enumerate(self._context.behind(self.rows) if self._context is not None else ()):
+            ended = self.rows[index].finish is not None
+            assert ended or 0 <= waiting <= SLOTS, f"row {index}: {waiting} features wait before the anchor"
 
 
 def _keep(row: Row, ruling: Ruling) -> int:

@@ -18,7 +18,7 @@ and SGLang; the tree is DSpine's transition cache (arXiv 2609.36173), see `draft
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -82,14 +82,12 @@ class Path:
 
     ruling: what the row gets; of its tokens, nodes of the tree but for the target's own at the end, where there is one.
     steps: the new tokens behind which they were chosen, the anchor first.
-    anchor: which new token it is.
     stands: new tokens in line that stand: what the cache holds from now on, behind what it held.
     places: places of the tree that were judged.
     """
 
     ruling: Ruling
     steps: list[int]
-    anchor: int
     stands: int
     places: int
 
@@ -98,14 +96,7 @@ def span_of(blocks: Sequence[Block], held: Sequence[int]) -> Span:
     """Where the new tokens of all rows go, behind what their caches hold."""
     counts = [len(block.tokens) for block in blocks]
     parents = tuple(block.parents for block in blocks)
-    width = max(counts)
-    return Span(
-        0,
-        tuple(held),
-        width,
-        counts=None if min(counts) == width else tuple(counts),
-        parents=parents if any(parents) else None,
-    )
+    return replace(Span.of(0, held, counts), parents=parents if any(parents) else None)
 
 
 def ids_of(blocks: Sequence[Block], device: torch.device) -> Tensor:
@@ -137,6 +128,15 @@ def judged(
             walk = _Walk(target, row, mixture, index, block, raw[own], choices[own])
             paths.append(walk.path())
         return paths
+
+
+def along(paths: Sequence[Path], ids: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+    """Tokens (B, W) and features (B, W, m·d) along the paths, of ids (B, T) and features (B, T, m·d); the first new
+    token fills up the shorter ones."""
+    width = max(1, *(len(path.steps) for path in paths))
+    steps = [path.steps + [0] * (width - len(path.steps)) for path in paths]
+    where = upload(torch.tensor(steps), ids.device)
+    return ids.gather(1, where), features[torch.arange(len(paths), device=ids.device)[:, None], where]
 
 
 def _choices(
@@ -213,7 +213,7 @@ class _Walk:
         ruling = Ruling(accepted, tokens, self._logprobs(steps, tokens), error)
         stood = steps if end else [*steps, step]
         stands = anchor + 1 + sum(anchor < each < self._block.line for each in stood)
-        return Path(ruling, steps, anchor, stands, self._block.tree.places if end else accepted)
+        return Path(ruling, steps, stands, self._block.tree.places if end else accepted)
 
     def _chosen(self, step: int, tokens: Sequence[int]) -> int | None:
         """The target's choice behind a new token that stands; None where it is in doubt."""
