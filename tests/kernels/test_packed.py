@@ -8,6 +8,7 @@ from tests.support.processor import needs_bfloat16, needs_onednn
 from torch import nn
 from torch.nn import functional as F
 
+from dspine.kernels import packed
 from dspine.kernels.packed import PackedLinear, pack
 
 pytestmark = needs_onednn
@@ -26,23 +27,23 @@ def layer(bias: bool, dtype: torch.dtype) -> nn.Linear:
 @pytest.mark.parametrize("shape", [(1, 1), (1, 2), (3, 1), (2, 7), (1, 33), (0, 4)])
 def test_every_form_equals_the_plain_layer(shape, dtype, bias):
     plain = layer(bias, dtype)
-    packed = PackedLinear(plain)
+    fast = PackedLinear(plain)
     x, other = torch.randn(*shape, 48).to(dtype), torch.randn(*shape, 40).to(dtype)
     exact = F.linear(x.double(), plain.weight.double(), plain.bias.double() if bias else None)
     near = {"rtol": TOLERANCE[dtype], "atol": TOLERANCE[dtype]}
-    torch.testing.assert_close(packed(x).double(), exact, **near)
-    torch.testing.assert_close(packed.silu(x).double(), F.silu(exact), **near)
-    torch.testing.assert_close(packed.times(x, other).double(), exact * other.double(), **near)
-    torch.testing.assert_close(packed.plus(x, other).double(), exact + other.double(), **near)
+    torch.testing.assert_close(fast(x).double(), exact, **near)
+    torch.testing.assert_close(fast.silu(x).double(), F.silu(exact), **near)
+    torch.testing.assert_close(fast.times(x, other).double(), exact * other.double(), **near)
+    torch.testing.assert_close(fast.plus(x, other).double(), exact + other.double(), **near)
 
 
 def test_operands_are_not_written_to():
-    packed = PackedLinear(layer(True, torch.float32))
+    fast = PackedLinear(layer(True, torch.float32))
     for rows in (1, 3):
         x, other = torch.randn(rows, 48), torch.randn(rows, 40)
         before = x.clone(), other.clone()
-        packed.times(x, other)
-        packed.plus(x, other)
+        fast.times(x, other)
+        fast.plus(x, other)
         assert torch.equal(x, before[0])
         assert torch.equal(other, before[1])
 
@@ -64,8 +65,35 @@ def test_pack_replaces_linear_layers_alone():
     assert module[2] is wide
 
 
-@needs_bfloat16
-def test_only_bfloat16_lets_go_of_the_plain_weight():
+@pytest.mark.parametrize(
+    ("dtype", "company", "rows_of"),
+    [
+        (torch.float32, 1, [2, 3, 4, 5]),  # a lone row goes by the plain weight
+        (torch.float32, 4, [4, 4, 3, 4, 5]),
+        pytest.param(torch.bfloat16, 2, [2, 2, 3, 4, 5], marks=needs_bfloat16),
+        pytest.param(torch.bfloat16, 4, [4, 4, 3, 4, 5], marks=needs_bfloat16),
+    ],
+)
+def test_few_rows_go_in_company(monkeypatch, dtype, company, rows_of):
+    """Up to half as many rows as are best together are made up to that many; more go as they are."""
+    monkeypatch.setitem(packed.COMPANY, dtype, company)
+    monkeypatch.setattr(packed, "SMALL", 0)
+    plain = layer(True, dtype)
+    fast, seen, product = PackedLinear(plain), [], packed._linear
+    monkeypatch.setattr(packed, "_linear", lambda x, *rest: seen.append(len(x.flatten(0, -2))) or product(x, *rest))
+    for rows in (1, 2, 3, 4, 5):
+        x = torch.randn(1, rows, 48).to(dtype)
+        got = fast(x)
+        assert got.shape == (1, rows, 40)
+        torch.testing.assert_close(got, plain(x), rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+    assert seen == rows_of
+
+
+def test_the_plain_weight_stays_where_a_lone_row_goes_by_it(monkeypatch):
+    monkeypatch.setitem(packed.COMPANY, torch.float32, 4)
+    assert PackedLinear(layer(False, torch.float32)).weight is not None  # a small one
+    monkeypatch.setattr(packed, "SMALL", 0)
+    assert not hasattr(PackedLinear(layer(False, torch.float32)), "weight")
+    assert PackedLinear(layer(False, torch.float32), keep=True).weight is not None
+    monkeypatch.setitem(packed.COMPANY, torch.float32, 1)
     assert PackedLinear(layer(False, torch.float32)).weight is not None
-    assert not hasattr(PackedLinear(layer(False, torch.bfloat16)), "weight")
-    assert PackedLinear(layer(False, torch.bfloat16), keep=True).weight is not None

@@ -8,6 +8,7 @@ from tests.support.processor import needs_alike, needs_bfloat16, needs_onednn
 from tests.support.tiny_target import KINDS, TOKENS, sliding, tiny_model, tiny_tokenizer
 
 from dspine.errors import TargetError
+from dspine.kernels import packed as packed_products
 from dspine.kernels.kv import Span
 from dspine.kernels.packed import PackedLinear
 from dspine.target.cache import TargetCache
@@ -100,6 +101,31 @@ def test_a_ragged_round_multiplies_by_its_tokens_alone(monkeypatch):
     )
     packed.forward(IDS[[0, 1, 0], :8], cache, Span.of(0, (9, 9, 9), (8, 1, 2)))
     assert seen == {11}
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 1), (1, 2)], ids=str)
+def test_few_tokens_are_multiplied_in_company_and_attend_once(monkeypatch, shape):
+    """Repeated rows change neither what comes out nor what the cache holds."""
+    monkeypatch.setitem(packed_products.COMPANY, torch.float32, 4)
+    monkeypatch.setattr(packed_products, "SMALL", 0)
+    rows, width = shape
+    plain, packed = both("qwen3")
+    seen, product = set(), PackedLinear._product
+    monkeypatch.setattr(
+        PackedLinear, "_product", lambda self, x, then: seen.add(x[..., 0].numel()) or product(self, x, then)
+    )
+    found = []
+    for target in (plain, packed):
+        cache = target.new_cache(rows)
+        target.forward(IDS[:rows, :9], cache, Span(0, (0,) * rows, 9))
+        seen.clear()
+        for start in (9, 9 + width):  # the second reads what the first has left
+            out = target.forward(IDS[:rows, start : start + width], cache, Span(0, (start,) * rows, width), taps=(1,))
+        found.append((out.hidden, out.features))
+        if target is packed:
+            assert seen == {4}
+    for theirs, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
 @needs_bfloat16

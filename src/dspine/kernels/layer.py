@@ -160,7 +160,19 @@ class PackedLayer(nn.Module):
         self.up: PackedLinear = mlp.up_proj
         self.down: PackedLinear = mlp.down_proj
 
-    def forward(self, layer: int, x: Tensor, rotary: Rotary, attend: Attend, normed: Tensor | None = None) -> Tensor:
+    def copies(self, rows: int) -> int:
+        """How often so many rows are best multiplied at once, by the widest of the products."""
+        return self.down.copies(rows)
+
+    def forward(
+        self,
+        layer: int,
+        x: Tensor,
+        rotary: Rotary,
+        attend: Attend,
+        normed: Tensor | None = None,
+        copies: int = 1,
+    ) -> Tensor:
         """x (B, T, d) → (B, T, d).
 
         Args:
@@ -168,15 +180,19 @@ class PackedLayer(nn.Module):
             rotary: `signed` cos and sin.
             attend: stores keys and values and attends.
             normed: x behind this layer's input norm, where that was made already.
+            copies: how often x holds its rows, all of them one time after the other (see `copies`): they are multiplied
+                as they are, and attend once.
         """
         normed = self.input_layernorm(x) if normed is None else normed
         mixed = self.qkv(normed).view(*x.shape[:2], -1, self.head_dim)  # (B, T, H + 2G, D)
+        mixed = mixed[: len(x) // copies]
         turning, values = torch.split(mixed, [self.heads + self.groups, self.groups], dim=2)
         if self.head_norm is not None:
             turning = self.head_norm(turning)
         turning = turned(turning, rotary).to(x.dtype).transpose(1, 2)
         query, keys = torch.split(turning, [self.heads, self.groups], dim=1)
         heard = attend(layer, query, keys, values.transpose(1, 2))
-        x = self.output.plus(heard.transpose(1, 2).flatten(2), x)
+        heard = heard.transpose(1, 2).flatten(2)
+        x = self.output.plus(heard.repeat(copies, 1, 1) if copies > 1 else heard, x)
         normed = self.post_attention_layernorm(x)
         return self.down.plus(self.up.times(normed, self.gate.silu(normed)), x)

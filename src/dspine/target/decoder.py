@@ -116,12 +116,14 @@ class FusedDecoder:
             heard = torch.cat([run.attend(line, *seen, kind, scale) for run in runs], dim=2)
             return heard.view(heard.shape[1], *query.shape[::2], -1).transpose(0, 1)
 
-        outputs = {}
+        rows, outputs = len(x), {}
+        times = self._layers[0].copies(ids.numel())
+        x = x.repeat(times, 1, 1) if times > 1 else x
         for index, layer in enumerate(self._layers):
-            x = layer(index, x, rotary, attend)
+            x = layer(index, x, rotary, attend, copies=times)
             if index in taps:
-                outputs[index] = x
-        return self._norm(x), outputs
+                outputs[index] = x[:rows]
+        return self._norm(x[:rows]), outputs
 
     def _runs(self, span: Span, masks: Masks, like: Tensor) -> list[Run]:
         """The runs of a span, with masks that were folded and made additive once for all layers."""
