@@ -17,9 +17,11 @@ from torch.nn import functional as F
 
 DTYPES = (torch.float32, torch.bfloat16)
 # Rows that up to half as many are made up to, by repeating them. The matrix kernels for AVX-512 are at their best with
-# three to six; without it a second row only costs time, which bfloat16 pays for the sake of equal bits.
-_AVX512 = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
-COMPANY = {torch.float32: 4 if _AVX512 else 1, torch.bfloat16: 4 if _AVX512 else 2}
+# three to six, but for those for AMX, which cost the same for any few and in float32 are no quicker than a lone row.
+# Elsewhere a second row only costs time, which bfloat16 pays for the sake of equal bits.
+_FOUND = torch.cpu.get_capabilities()
+_AVX512, _AMX = bool(_FOUND.get("avx512_f")), bool(_FOUND.get("amx_tile"))
+COMPANY = {torch.float32: 4 if _AVX512 and not _AMX else 1, torch.bfloat16: 4 if _AVX512 else 2}
 SMALL = 1 << 17  # a float32 weight of fewer numbers lies in a near cache: to join rows costs more than it saves
 
 # The overloads by name: resolving them anew at each of two hundred calls a round takes as long as some of the products.
