@@ -63,7 +63,7 @@ def test_a_path_is_followed_as_far_as_the_tree_holds_it(target: Target, nodes: i
         assert sum(record.kept for record in completion.rounds) == len(completion.token_ids) - 1
 
 
-@pytest.mark.parametrize("kind", ["dspine", "dspine, not refined", "dflash2", "dflash"])
+@pytest.mark.parametrize("kind", ["dspine", "dspine, not refined", "dflash2", "dflash", "dspark"])
 @pytest.mark.parametrize("nodes", [1, 4, 30])
 def test_drafters_that_tabulate_change_nothing_but_the_rounds(target: Target, kind: str, nodes: int) -> None:
     drafter = _drafter(target, kind)
@@ -235,7 +235,8 @@ def _drafter(target: Target, kind: str):
         return tiny_drafter(
             target, dtype=torch.float64, lively=True, target_layer_ids=(0, 1), refined="not" not in kind
         )
-    return over(target, kind, target_layer_ids=(0, 1, 2), block_size=4)
+    sizes = {"tabulated": 6} if kind == "dspark" else {}
+    return over(target, kind, target_layer_ids=(0, 1, 2), block_size=4, **sizes)
 
 
 def _guess(drafter: OracleTree, target: Target, params: SamplingParams) -> OracleTree:

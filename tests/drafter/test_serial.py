@@ -12,6 +12,7 @@ from dspine.drafter.config import ParallelConfig
 from dspine.drafter.domino import DominoConfig
 from dspine.drafter.dspark import DSparkConfig
 from dspine.drafter.registry import KINDS
+from dspine.drafter.transitions import walked
 from dspine.errors import ConfigError
 from dspine.kernels.kv import Span
 from dspine.kernels.law import Law, law_probs
@@ -144,6 +145,19 @@ def test_a_small_table_holds_the_likeliest_of_the_backbone() -> None:
     best = drafter.tables.logits(drafter.draft_block(cache, 0, ANCHORS)).topk(4, dim=-1).indices
     assert torch.equal(proposal.support, best)
     assert (proposal.support == proposal.tokens[..., None]).any(-1).all()
+
+
+def test_transitions_are_what_a_tabulated_walk_goes_by() -> None:
+    serial, table = small("dspark"), small("dspark", tabulated=4)
+    assert not serial.tabulates
+    assert table.tabulates
+    cache = observed(table)
+    proposal = table.propose(cache, 0, ANCHORS, LAW, noise(table))
+    transitions = table.transitions(cache, 0, ANCHORS)
+    assert transitions.scores.shape == (3, table.candidates, 4, 4)
+    walked_again = walked(transitions.scores, transitions.candidates, LAW, noise(table))
+    assert torch.equal(walked_again.tokens, proposal.tokens)
+    torch.testing.assert_close(walked_again.probs, proposal.probs)
 
 
 @pytest.mark.parametrize("sizes", [{}, {"confidence_with_markov": False}, {"tabulated": 8}])

@@ -252,7 +252,8 @@ class Engine:
         if not tabulating(drafter):
             raise ConfigError(
                 f"verify is {str(policy)!r}, and this drafter draws place after place",
-                'trees are made from the transitions of DSpine, DFlash2 and DFlash; give "full" or a number',
+                "trees are made from the transitions of DSpine, DFlash2, DFlash and a tabulated DSpark; "
+                'give "full" or a number',
             )
         if target.stateful:
             raise ConfigError(

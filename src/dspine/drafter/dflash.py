@@ -47,6 +47,10 @@ class Independent(nn.Module):
     def select(self, hidden: Tensor, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
         return self.tables.independent(hidden, law, uniforms)
 
+    @property
+    def tabulates(self) -> bool:
+        return True
+
     def transitions(self, hidden: Tensor, anchors: Tensor) -> Transitions:
         """The likeliest tokens of every place, H (B, M, d); the token before changes nothing."""
         return self.tables.transitions(hidden, TREE_CANDIDATES)

@@ -115,6 +115,10 @@ class CandidateSelection(nn.Module):
         with stage("draft/walk"):
             return walked(table.scores, table.candidates, law, uniforms, self.kernels)
 
+    @property
+    def tabulates(self) -> bool:
+        return True
+
     def transitions(self, hidden: Tensor, anchors: Tensor) -> Transitions:
         """Candidates and all their scores: H (B, M, d), anchors (B,)."""
         with stage("draft/head"):

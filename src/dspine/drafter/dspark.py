@@ -20,7 +20,7 @@ from dspine.drafter.parallel import ParallelDrafter
 from dspine.drafter.proposal import Proposal
 from dspine.drafter.serial import serial_walk
 from dspine.drafter.tables import TargetTables
-from dspine.drafter.transitions import predecessors, walked
+from dspine.drafter.transitions import Transitions, predecessors, walked
 from dspine.errors import ConfigError
 from dspine.facts import TargetFacts
 from dspine.kernels.arithmetic import REFERENCE, Kernels
@@ -121,18 +121,33 @@ class MarkovSelection(nn.Module):
 
     # ---------------------------------------------------------------- decoding
 
-    def select(self, hidden: Tensor, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
+    @property
+    def tabulates(self) -> bool:
+        return self.config.tabulated > 0
+
+    def transitions(self, hidden: Tensor, anchors: Tensor) -> Transitions:
+        """Candidates and all their scores: H (B, M, d), anchors (B,)."""
         with stage("draft/head"):
             scores = self.tables.logits(hidden)  # U (B, M, V_d)
-        drafted = self._tabulated if self.config.tabulated else self._serial
-        proposal = drafted(hidden, scores, anchors, law, uniforms)
+        with stage("draft/scores"):
+            base, index = scores.topk(min(self.config.tabulated, scores.shape[-1]), dim=-1)  # (B, M, K)
+            candidates = self.tables.tokens(index)
+            e = self.markov_head.markov_w1(predecessors(anchors, candidates))  # (B, M, K, r)
+            biases = e @ self.correction_head[index].transpose(2, 3)  # (B, M, K, K)
+            return Transitions(candidates, base.unsqueeze(2) + biases)
+
+    def select(self, hidden: Tensor, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
+        drafted = self._tabulated if self.tabulates else self._serial
+        proposal = drafted(hidden, anchors, law, uniforms)
         with stage("draft/confidence"):
             logits = self.confidence_logits(hidden, proposal.predecessors(anchors))
         if logits is None or self.confidence_head is None:
             return proposal
         return replace(proposal, confidence=self.confidence_head.chances(logits))
 
-    def _serial(self, hidden: Tensor, scores: Tensor, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
+    def _serial(self, hidden: Tensor, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
+        with stage("draft/head"):
+            scores = self.tables.logits(hidden)  # U (B, M, V_d)
         state: Tensor | None = None
 
         def step(place: int, previous: Tensor) -> Tensor:
@@ -144,16 +159,10 @@ class MarkovSelection(nn.Module):
         with stage("draft/walk"):
             return self.tables.proposal(*serial_walk(step, anchors, hidden.shape[1], self.tables, law, uniforms))
 
-    def _tabulated(
-        self, hidden: Tensor, scores: Tensor, anchors: Tensor, law: Law, uniforms: Tensor | None
-    ) -> Proposal:
-        with stage("draft/scores"):
-            base, index = scores.topk(min(self.config.tabulated, scores.shape[-1]), dim=-1)  # (B, M, K)
-            candidates = self.tables.tokens(index)
-            e = self.markov_head.markov_w1(predecessors(anchors, candidates))  # (B, M, K, r)
-            biases = e @ self.correction_head[index].transpose(2, 3)  # (B, M, K, K)
+    def _tabulated(self, hidden: Tensor, anchors: Tensor, law: Law, uniforms: Tensor | None) -> Proposal:
+        table = self.transitions(hidden, anchors)
         with stage("draft/walk"):
-            return walked(base.unsqueeze(2) + biases, candidates, law, uniforms, self.kernels)
+            return walked(table.scores, table.candidates, law, uniforms, self.kernels)
 
 
 def dspark(

@@ -55,7 +55,11 @@ class Selection(Protocol):
 
 @runtime_checkable
 class TabulatingSelection(Protocol):
-    """A selection whose scores depend on the token before a place at most."""
+    """A selection that may be able to tell all its scores."""
+
+    @property
+    def tabulates(self) -> bool:
+        """Whether it is: a score depends on the token before its place at most."""
 
     def transitions(self, hidden: Tensor, anchors: Tensor) -> Transitions:
         """All scores of rows H (B, M, d) behind anchors (B,)."""
@@ -184,7 +188,7 @@ class ParallelDrafter(nn.Module, Generic[S]):
     @property
     def tabulates(self) -> bool:
         selection: object = self.selection
-        return isinstance(selection, TabulatingSelection)
+        return isinstance(selection, TabulatingSelection) and selection.tabulates
 
     def transitions(self, cache: RowCache, first: int, anchors: Tensor) -> Transitions:
         """See `Tabulating`."""
