@@ -35,6 +35,7 @@ FLAGS = (
     *("--dtype", "float32", "--attention-backend", "plain", "--disable-overlap-schedule"),
     *("--context-length", str(CONTEXT), "--chunked-prefill-size", str(CHUNK), "--max-running-requests", "16"),
     *("--max-total-tokens", "24576", "--mem-fraction-static", "0.05", "--skip-server-warmup", "--random-seed", "1"),
+    "--sleep-on-idle",  # else the server that is not asked takes a core from the one that is
 )
 DRAFTED = ("--speculative-algorithm", "DSPINE", "--speculative-draft-model-path", str(NANO / "drafter"))
 ENVIRONMENT = {
