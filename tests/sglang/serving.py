@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -121,9 +122,7 @@ _SERVERS: tuple[tuple[str, tuple[str, ...]], ...] = (("plain.log", ()), ("drafte
 
 @contextmanager
 def _process(log: Path, flags: Sequence[str]) -> Iterator[tuple[Server, subprocess.Popen[bytes]]]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = _free_port()
     command = [sys.executable, "-W", "ignore", "-m", "sglang.launch_server", *FLAGS, "--port", str(port), *flags]
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -137,6 +136,21 @@ def _process(log: Path, flags: Sequence[str]) -> Iterator[tuple[Server, subproce
                 process.wait(timeout=60)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def _free_port() -> int:
+    """A port that nobody has, and that no connection of a server that starts beside takes by chance.
+
+    A server binds it some twenty seconds later; the system gives out ports from 32768 on by itself.
+    """
+    for port in random.sample(range(20000, 32000), 100):
+        with socket.socket() as tried:
+            try:
+                tried.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("none of a hundred ports is free")
 
 
 def _ready(server: Server, process: subprocess.Popen[bytes]) -> Server:
