@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.vllm.engines import SETTINGS, speculative
+from vllm import envs
 from vllm.engine.arg_utils import EngineArgs
 
 from dspine.checkpoint.opening import find_drafter
@@ -48,7 +49,8 @@ def test_a_setting_that_cannot_be_honoured_is_refused_by_name(more, words):
 
 def test_the_newer_model_runner_is_refused_by_name(monkeypatch):
     resolved = config()
-    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+    # As the variable of that name: an engine that ran in this process has vLLM read it no more.
+    monkeypatch.setattr(envs, "VLLM_USE_V2_MODEL_RUNNER", True)
     assert "VLLM_USE_V2_MODEL_RUNNER=0" in refused(resolved)
 
 
