@@ -97,3 +97,9 @@ def test_the_plain_weight_stays_where_a_lone_row_goes_by_it(monkeypatch):
     assert PackedLinear(layer(False, torch.float32), keep=True).weight is not None
     monkeypatch.setitem(packed.COMPANY, torch.float32, 1)
     assert PackedLinear(layer(False, torch.float32)).weight is not None
+
+
+@needs_bfloat16
+def test_no_row_of_bfloat16_goes_by_the_plain_weight():
+    assert not hasattr(PackedLinear(layer(False, torch.bfloat16)), "weight")
+    assert PackedLinear(layer(False, torch.bfloat16), keep=True).weight is not None
