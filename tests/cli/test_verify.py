@@ -12,14 +12,14 @@ from dspine.decode import costbook
 LONG = ("Once upon", "-n", 40, "--ignore-eos", "--json")
 
 
-@pytest.mark.parametrize("verify", ["auto", "full", "1", "3"])
+@pytest.mark.parametrize("verify", ["auto", "full", "1", "3", "full+lookup", "auto+lookup:2", "tree:4+lookup"])
 def test_the_tokens_are_the_same_with_each(generate: Run, verify: str) -> None:
     plain = parsed(generate(*LONG))
     report = parsed(generate(*LONG, "--verify", verify))
     assert report["token_ids"] == plain["token_ids"]
     assert report["verify"] == (int(verify) if verify.isdigit() else verify)
     assert report["verified"] == report["proposed"] / report["rounds"]
-    if verify != "auto":
+    if "+" not in verify and verify != "auto":
         bound = 3 if verify == "full" else int(verify)
         assert bound - 0.5 < report["verified"] <= bound
 
@@ -49,6 +49,31 @@ def test_the_demo_says_it_too(run: Run, models: object) -> None:
     words = ("demo", "--target", models.target, "--drafter", models.drafter, "-n", 6, "--count", 1)
     assert "candidates verified a round (--verify auto)" in run(*words).stdout
     assert "candidates verified a round (--verify 1)" in run(*words, "--verify", 1).stdout
+
+
+def test_without_a_drafter_a_lookup_is_all_that_can_be_asked_for(run: Run, models: object) -> None:
+    words = ("generate", *LONG[:-1], "--target", models.target, "--no-drafter")
+    plain = parsed(run(*words, "--json"))
+    report = parsed(run(*words, "--json", "--verify", "full+lookup:1"))
+    assert report["token_ids"] == plain["token_ids"]
+    assert (report["verify"], report["drafter"]) == ("full+lookup:1", None)
+    assert report["proposed"] > plain["proposed"] == 0
+    for verify in ("auto+lookup", "tree:4+lookup", "full"):
+        assert_fault(run(*words, "--verify", verify), 2, "leaves --verify nothing to do")
+
+
+@pytest.mark.parametrize("verify", ["full+lookup:0", "scheduled+lookup", "+lookup", "full+look"])
+def test_a_lookup_that_is_none_is_refused_before_anything_is_loaded(generate: Run, verify: str) -> None:
+    assert_fault(generate("Hello", "--verify", verify), 2, f"--verify {verify}")
+
+
+def test_a_seeded_request_looks_things_up_too(generate: Run) -> None:
+    words = ("Hello", "-n", 24, "--ignore-eos", "--temperature", 1.0, "--seed", 7)
+    auto, full = (parsed(generate(*words, "--json", "--verify", f"{rule}+lookup:1")) for rule in ("auto", "full"))
+    assert auto["token_ids"] == full["token_ids"]
+    assert auto["seed"] == 7
+    said = generate(*words, "--stats", "--verify", "auto+lookup:1").stderr
+    assert "(--verify auto+lookup:1, in full for its seed)" in said
 
 
 def test_chat_takes_it(run: Run, models: object) -> None:

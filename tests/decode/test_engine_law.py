@@ -58,10 +58,13 @@ def chi_square(counts: Tensor, expected: Tensor) -> float:
     return float(((counts - expected) ** 2 / expected).sum())
 
 
-@pytest.mark.parametrize("drafted", [False, True])
-def test_tokens_are_independent_draws_from_the_targets_law(target: Target, drafted: bool) -> None:
+@pytest.mark.parametrize(
+    ("drafted", "verify"),
+    [(False, "full"), (True, "full"), (False, "full+lookup:1"), (True, "full+lookup:2"), (True, "3+lookup:1")],
+)
+def test_tokens_are_independent_draws_from_the_targets_law(target: Target, drafted: bool, verify: str) -> None:
     asked = [SamplingParams(temperature=1.0, seed=seed, max_new_tokens=LENGTH) for seed in range(ROWS)]
-    got = Engine(target, ConstantDrafter() if drafted else None).generate([PROMPT] * ROWS, asked)
+    got = Engine(target, ConstantDrafter() if drafted else None, verify=verify).generate([PROMPT] * ROWS, asked)
     tokens = torch.tensor([c.token_ids for c in got])  # (ROWS, LENGTH)
     pairs = P[:, None] * P
 
@@ -75,7 +78,9 @@ def test_tokens_are_independent_draws_from_the_targets_law(target: Target, draft
         joint = torch.bincount((5 * first + second).flatten(), minlength=25).view(5, 5)
         assert chi_square(joint, pairs * first.numel()) < 51.2  # df 24, 0.1 %
 
-    if drafted:
+    if "lookup" in verify:
+        assert sum(r.accepted for c in got for r in c.rounds) > 100
+    elif drafted:
         overlap = float(torch.minimum(P, Q).sum())
         rounds = [r for c in got for r in c.rounds if r.proposed == 4]
         expected = sum(overlap**place for place in range(1, 5))

@@ -10,7 +10,7 @@ from tests.support.oracle import OracleDrafter
 from tests.support.tiny_target import tiny_target
 
 from dspine.decode.engine import Engine
-from dspine.decode.policy import FULL, Own, check_policy, read_verify
+from dspine.decode.policy import FULL, SHORTEST, Own, check_policy, read_verify, split_lookup
 from dspine.decode.sampling import SamplingParams
 from dspine.errors import ConfigError, RequestError
 
@@ -40,6 +40,36 @@ def test_words_and_numbers(verify: object, policy: object) -> None:
 def test_others_are_refused_and_the_known_ones_listed(verify: object) -> None:
     with pytest.raises(ConfigError, match=r'verify is .*\n.*"full".*"confidence:C".*"auto", "scheduled", "lagged"'):
         read_verify(verify)
+
+
+@pytest.mark.parametrize(
+    ("verify", "rest", "shortest"),
+    [
+        ("full", "full", 0),
+        (3, 3, 0),
+        ("full+lookup", "full", SHORTEST),
+        ("3+lookup:2", 3, 2),
+        ("auto+lookup:12", "auto", 12),
+        ("tree:4+lookup", "tree:4", SHORTEST),
+    ],
+)
+def test_what_is_looked_up_stands_behind_a_policy(verify: int | str, rest: int | str, shortest: int) -> None:
+    assert split_lookup(verify) == (rest, shortest)
+
+
+@pytest.mark.parametrize("tail", ["+lookup:", "+lookup:0", "+lookup:-1", "+lookup:x", "+lookup3", "+lookup+lookup"])
+def test_a_lookup_of_no_number_is_refused(tail: str) -> None:
+    with pytest.raises(ConfigError, match=r'give "full\+lookup" or "full\+lookup:N", N from 1 on'):
+        split_lookup(f"full{tail}")
+
+
+def test_a_lookup_stands_beside_what_asks_no_confidences() -> None:
+    for word in ("scheduled", "lagged", "confidence:0.5"):
+        with pytest.raises(ConfigError, match=r"no confidence\n.*full, a number, auto or tree:N"):
+            split_lookup(f"{word}+lookup")
+    for word in ("", "all", "0", "tree:0"):
+        with pytest.raises(ConfigError, match='give "full", a number'):
+            split_lookup(f"{word}+lookup")
 
 
 def test_a_threshold_ends_the_block_before_the_first_doubt() -> None:

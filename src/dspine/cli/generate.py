@@ -183,7 +183,7 @@ def _report(
 
 
 def _print_stats(models: Models | MlxModels, params: SamplingParams, given: Answer) -> None:
-    from dspine.decode.policy import SHARED
+    from dspine.decode.policy import SHARED, split_lookup
 
     numbers, where = counts(given), models.measured_on()
     note(
@@ -191,7 +191,8 @@ def _print_stats(models: Models | MlxModels, params: SamplingParams, given: Answ
         f"{numbers['tokens_per_second']:.1f} tokens/s, tau {numbers['tau']:.2f} (kept tokens / rounds)"
     )
     if models.network is not None:
-        seeded = ", in full for its seed" if where["verify"] in SHARED and params.seed is not None else ""
+        rule, _ = split_lookup(where["verify"])
+        seeded = ", in full for its seed" if rule in SHARED and params.seed is not None else ""
         note(
             f"verified {numbers['verified']:.2f} of {models.network.candidates} candidates a round "
             f"(--verify {where['verify']}{seeded})"

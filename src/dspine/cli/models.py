@@ -179,6 +179,7 @@ def open_models(
     loaded, network = load_models(target, drafter, dtype=dtype, device=device, thinking=thinking, rollback=rollback)
 
     from dspine.decode.engine import Engine
+    from dspine.decode.policy import split_lookup
 
     engine = Engine(
         loaded,
@@ -189,7 +190,8 @@ def open_models(
         kernels=kernels,
         capture=capture,
     )
-    return Models(loaded, drafter, network, engine, None if network is None else verify)
+    said = network is not None or split_lookup(verify)[1] > 0
+    return Models(loaded, drafter, network, engine, verify if said else None)
 
 
 def fastest_dtype(device: str | None) -> Dtype | None:

@@ -137,12 +137,13 @@ DrafterBitsOption = Annotated[
 def _verify(default: str) -> Any:
     return typer.Option(
         "--verify",
-        metavar="auto|full|N|tree:N|confidence:C|scheduled|lagged",
+        metavar="(auto|full|N|tree:N)[+lookup[:N]]|confidence:C|scheduled|lagged",
         help="How many candidates of a block to verify: full is all; N is fixed; confidence:C stops before the first "
         "candidate whose confidence is below C. What makes most tokens a second here: auto by past rounds, scheduled "
         "by the confidences of the block, lagged by those of two rounds ago; with a seed these three are full, so that "
         "the seed gives the same tokens anywhere. tree:N verifies the N likeliest nodes of a tree instead of one line "
-        "(dspine, dflash2, dflash), as auto does with greedy requests. The answer follows the same law with each. "
+        "(dspine, dflash2, dflash), as auto does with greedy requests. +lookup: where the newest tokens (N; 3) were "
+        "said before, what followed then is verified, and nothing drafted. The answer follows the same law with each. "
         f"Default: {default}.",
         rich_help_panel=MODEL,
         show_default=False,
@@ -257,24 +258,30 @@ def verify_choice(verify: str | None, plain: str | None = None, measure: bool = 
     Raises:
         typer.BadParameter: no policy that is known, nothing to verify, or one that goes by no costs.
     """
-    if plain is not None and (verify is not None or measure):
+    if plain is not None and (measure or (verify is not None and not _looks_up_alone(verify))):
         option = "--measure" if verify is None else "--verify"
         raise typer.BadParameter(f"{plain} leaves {option} nothing to do")
     if verify is None:
         return "auto"
     with uncollected():
-        from dspine.decode.policy import SHARED, read_verify
+        from dspine.decode.policy import SHARED, read_verify, split_lookup
 
     choice = int(verify) if verify.isascii() and verify.isdigit() else verify
     try:
-        read_verify(choice)
+        rule, _ = split_lookup(choice)
+        read_verify(rule)
     except ConfigError as fault:
         raise typer.BadParameter(f"--verify {verify}: {fault.fix}") from fault
-    if measure and choice not in SHARED:
+    if measure and rule not in SHARED:
         raise typer.BadParameter(
             f"--verify {verify} goes by no costs: leave --measure out, or give {', '.join(SHARED)}"
         )
     return choice
+
+
+def _looks_up_alone(verify: str) -> bool:
+    """Whether a policy says something without a drafter as well: candidates that the text itself offers."""
+    return verify.startswith("full+lookup")
 
 
 def numbers(text: str, option: str) -> list[float]:

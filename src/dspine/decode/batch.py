@@ -10,6 +10,9 @@ x_{s+1}..x_{s+a+1}; the drafter observes the features of slots s..s+a. Then s' =
 caches again, one less than the number of tokens: the new anchor has neither key nor feature yet. In rounds without
 candidates the drafter rests; the features wait in the backlog until it drafts again.
 
+A row whose candidates are looked up in its own text (`decode/lookup.py`) is not drafted in that round; where all rows
+are such, nothing is.
+
 A round with trees (`decode/branching.py`) leaves the same, but that the target's cache may hold less than s slots: what
 is between it and the anchor goes through the target again.
 """
@@ -27,6 +30,7 @@ from dspine.decode.branching import Block, along, ids_of, judged, span_of
 from dspine.decode.capture import Parts
 from dspine.decode.context import Context
 from dspine.decode.judge import Mixture, Ruling, judge
+from dspine.decode.lookup import LONGEST, Lookup, joined, line
 from dspine.decode.noise import uniform_rows
 from dspine.decode.policy import FULL, Own
 from dspine.decode.rows import Row
@@ -56,6 +60,7 @@ class Batch:
         nodes: of a row's tree, which the drafter can tell, as far as the row's block holds nothing else behind the
             anchor's place; 0: candidates are one line. None: as many as the schedule says of candidates, as long as all
             rows are greedy and none has a rule of its own.
+        lookup: tokens that a row must have said before for its candidates to be looked up; 0: nothing is.
         capacity: most rows.
         prefill_chunk: most prompt tokens a row in one forward.
         kernels: whose arithmetic the verdict uses.
@@ -69,6 +74,7 @@ class Batch:
         *,
         own: Own | None = None,
         nodes: int | None = 0,
+        lookup: int = 0,
         capacity: int,
         prefill_chunk: int,
         kernels: Kernels = REFERENCE,
@@ -82,6 +88,7 @@ class Batch:
         self._schedule = schedule
         self._own = own
         self._nodes = nodes
+        self._lookup = lookup
         self._chunk = prefill_chunk
         self._kernels = kernels
         self._candidates = 0 if drafter is None else drafter.candidates
@@ -109,6 +116,7 @@ class Batch:
             row.drafting = self._context is not None and self._context.within_range(row, len(row.tokens))
             row.own = row.request.own or self._own or (FULL if row.request.seeded else None)
             row.repeatable = row.own is not None or not row.drafting
+            row.lookup = Lookup(self._lookup) if self._lookup else None
         with stage("prefill"):
             hidden = torch.cat([self._prefill(first + at, group) for at, group in self._together(rows)])
         nothing = Proposal(torch.empty((len(rows), 0), dtype=torch.int64, device=hidden.device))
@@ -152,6 +160,26 @@ class Batch:
                     self._target.forward(ids, self._cache, Span(index, (row.position - len(known) + 1,), ids.shape[1]))
                 self._cache.rows.commit(index, row.position)
 
+    def _looked_up(self) -> list[list[int]]:
+        """The candidates of each row that its own text offers; none where it is to be drafted."""
+        return [row.looked_up(self._longest(row)) for row in self.rows]
+
+    def _longest(self, row: Row) -> int:
+        """The most candidates of a row that may be looked up."""
+        most = LONGEST
+        if self._drafter is not None and row.drafting:  # what stands goes into the drafter's context
+            most = min(most, self._drafter.max_positions - 1 - row.position)
+        if self._drafter is not None and self._stays:  # wider blocks are not recorded
+            most = min(most, self._candidates)
+        return most
+
+    def _seats(self, found: Sequence[Sequence[int]]) -> list[Seat]:
+        """The rows for the schedule; those that have candidates already need none."""
+        return [
+            Seat(row.request.id, 0 if own else row.room(self._candidates), row.own)
+            for row, own in zip(self.rows, found, strict=True)
+        ]
+
     def _known(self) -> list[list[int]]:
         """The tokens of each row that the target's cache lacks, the anchor last."""
         held = self._cache.rows.lengths[: len(self.rows)]  # the cache has free rows behind the active ones
@@ -161,12 +189,16 @@ class Batch:
         """A round in which candidates are one line a row."""
         rows = self.rows
         starts = [row.position for row in rows]
-        seats = [Seat(row.request.id, row.room(self._candidates), row.own) for row in rows]
-        lengths = self._schedule.lengths(seats)
+        found = self._looked_up()
+        seats = self._seats(found)
+        drafted = self._schedule.lengths(seats)
         anchors = upload([row.tokens[-1] for row in rows], self._target.device)
-        proposal = self._propose(anchors, max(lengths))
-        lengths = self._cut(seats, lengths, proposal.confidence)
-        proposal = proposal.places(max(lengths))
+        proposal = self._propose(anchors, max(drafted))
+        drafted = self._cut(seats, drafted, proposal.confidence)
+        proposal = proposal.places(max(drafted))
+        if any(found):
+            proposal = joined(proposal, found)
+        lengths = [len(own) or length for own, length in zip(found, drafted, strict=True)]
         with stage("verify/forward"):
             ids = torch.cat((anchors[:, None], proposal.tokens), dim=1)  # (B, M+1)
             span = Span.of(0, starts, [length + 1 for length in lengths])
@@ -185,15 +217,17 @@ class Batch:
                     kept = _keep(row, ruling)
                     if kept:
                         row.record(lengths[index], ruling.accepted, kept)
-        self._schedule.learn(seats, lengths, [ruling.accepted for ruling in rulings])
+        self._schedule.learn(seats, drafted, [ruling.accepted for ruling in rulings])
 
     def _advance_trees(self) -> None:
         """A round in which candidates are a tree a row."""
         rows = self.rows
-        seats = [Seat(row.request.id, row.room(self._candidates), row.own) for row in rows]
+        found = self._looked_up()
+        seats = self._seats(found)
         sizes = self._schedule.lengths(seats) if self._nodes is None else [self._nodes] * len(rows)
         known = self._known()
-        trees = self._grow(known, sizes, [seat.room for seat in seats])
+        grown_trees = self._grow(known, sizes, [seat.room for seat in seats])
+        trees = [line(own) if own else tree for own, tree in zip(found, grown_trees, strict=True)]
         blocks = [Block(*pair) for pair in zip(known, trees, strict=True)]
         with stage("verify/forward"):
             ids = ids_of(blocks, self._target.device)

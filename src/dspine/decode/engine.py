@@ -29,7 +29,7 @@ import torch
 from dspine.decode.batch import Batch
 from dspine.decode.capture import Recorders, captured
 from dspine.decode.costbook import CostBook
-from dspine.decode.policy import FULL, Own, Trees, Verify, check_policy, read_verify
+from dspine.decode.policy import FULL, Own, Trees, Verify, check_policy, read_verify, split_lookup
 from dspine.decode.prefix import Lagged, Scheduled
 from dspine.decode.records import Completion, Update
 from dspine.decode.request import Request
@@ -62,7 +62,8 @@ class Engine:
             are greedy and nothing is recorded), "scheduled" by the confidences of the block, "lagged" by those of
             two rounds ago. Requests that bring a seed are verified in full under these three, since their tokens must
             depend on nothing else, and requests that bring `SamplingParams.verify` by that. "tree:N": trees of N nodes,
-            which no request can decline. Or a `Schedule` of one's own.
+            which no request can decline. With "+lookup" behind it: rows that repeat themselves are not drafted, and
+            what they said then is verified (`decode/lookup.py`), without a drafter too. Or a `Schedule` of one's own.
         costs: what rounds cost; None: read from the cache folder, and measured where they are not there; "anew":
             measured, whatever is there.
         kernels: "reference" (the plain definitions), "fused" (Triton; see docs/kernels.md), or "auto": fused on CUDA,
@@ -101,6 +102,9 @@ class Engine:
         settable: object = drafter
         if isinstance(settable, Fusable):
             settable.kernels = arithmetic
+        shortest = 0
+        if not isinstance(verify, Schedule):
+            verify, shortest = split_lookup(verify)
         trees = self._trees(verify, capture, target, drafter)
         parts = captured("off" if trees else capture, target, drafter)
         self._target = target
@@ -116,6 +120,7 @@ class Engine:
             schedule,
             own=own,
             nodes=None if growing else trees,
+            lookup=shortest,
             capacity=max_batch,
             prefill_chunk=prefill_chunk,
             kernels=arithmetic,

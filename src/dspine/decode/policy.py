@@ -13,6 +13,9 @@ the target chooses by itself, and is asked about many paths at once (`decode/bra
     lagged          shared   how many by the confidences of two rounds ago and costs
     tree:N          trees    the N likeliest nodes of the tree that the block's transitions make
 
+To `full`, `N`, `auto` and `tree:N` a `+lookup` can be added: a row that has said its newest tokens before is not
+drafted, and what followed them then is verified (`decode/lookup.py`); `+lookup:N` asks for N such tokens at least.
+
 Sources: DSpark (arXiv 2607.05147) and DeepSpec; `decode/schedule.py`, `decode/prefix.py`.
 """
 
@@ -31,6 +34,8 @@ Verify = int | str
 SHARED: tuple[Shared, ...] = get_args(Shared)
 _THRESHOLD = "confidence:"
 _TREE = "tree:"
+_LOOKUP = "+lookup"
+SHORTEST = 3  # tokens that must have been said before, where `+lookup` names no number
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,29 @@ def read_verify(verify: object) -> Own | Shared | Trees:
         f'give "full", a number of candidates from 1 on, "{_THRESHOLD}C" with 0 < C <= 1, "{_TREE}N" with a number of '
         "nodes from 1 on, or one of " + ", ".join(f'"{word}"' for word in SHARED),
     )
+
+
+def split_lookup(verify: Verify) -> tuple[Verify, int]:
+    """A policy without its lookup, and how many tokens must have been said before; 0: nothing is looked up.
+
+    Raises:
+        ConfigError: no such number, or a policy beside which nothing can be looked up.
+    """
+    if not isinstance(verify, str) or _LOOKUP not in verify:
+        return verify, 0
+    word, _, tail = verify.partition(_LOOKUP)
+    number = tail.removeprefix(":")
+    shortest = SHORTEST if not tail else int(number) if number != tail and number.isascii() and number.isdigit() else 0
+    if not shortest:
+        raise ConfigError(f"verify is {verify!r}", f'give "{word}{_LOOKUP}" or "{word}{_LOOKUP}:N", N from 1 on')
+    rest: Verify = int(word) if word.isascii() and word.isdigit() else word
+    policy = read_verify(rest)
+    if policy in ("scheduled", "lagged") or (isinstance(policy, Own) and policy.threshold):
+        raise ConfigError(
+            f"verify is {verify!r}, and what is looked up has no confidence",
+            "look things up beside full, a number, auto or tree:N",
+        )
+    return rest, shortest
 
 
 class Drafts(Protocol):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dspine.decode.lookup import Lookup
 from dspine.decode.policy import Own
 from dspine.decode.records import Completion, FinishReason, Logprob, RoundRecord, Update
 from dspine.decode.request import Request
@@ -28,6 +29,7 @@ class Row:
         self.request = request
         self.drafting = drafting
         self.own: Own | None = None  # its own rule for the number of candidates to verify
+        self.lookup: Lookup | None = None  # where its candidates are looked up before any are drafted
         self.repeatable = True  # whether its seed alone gives its tokens again
         self.tokens = list(request.prompt)
         self.finish: FinishReason | None = None
@@ -61,6 +63,13 @@ class Row:
             return 0
         room = min(candidates, self.remaining - 1)
         return room if self.own is None else self.own.room(room)
+
+    def looked_up(self, most: int) -> list[int]:
+        """Up to `most` candidates that its own text offers, within what is worth verifying."""
+        if self.lookup is None:
+            return []
+        room = min(most, self.remaining - 1)
+        return self.lookup.found(self.tokens, room if self.own is None else self.own.room(room))
 
     def take(self, tokens: Sequence[int], logprobs: Sequence[Logprob] = ()) -> int:
         """Append verified tokens up to the one that ends the request.
