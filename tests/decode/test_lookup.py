@@ -16,11 +16,12 @@ from tests.support.tiny_target import tiny_model
 
 from dspine.decode.cost import Costs
 from dspine.decode.engine import Engine
-from dspine.decode.lookup import LONGEST, Lookup, joined, line
+from dspine.decode.lookup import LONGEST, Lookup
 from dspine.decode.records import Completion
 from dspine.decode.sampling import SamplingParams
 from dspine.drafter.proposal import Proposal
-from dspine.errors import RequestError
+from dspine.drafter.tree import Tree
+from dspine.errors import ConfigError, RequestError
 from dspine.target.model import Target
 
 PROMPTS = [tuple(b"abcabcabcab"), tuple(b"a longer prompt, a longer"), tuple(b"3"), tuple(b"no two alik")]
@@ -81,7 +82,7 @@ def _by_hand(text: Sequence[int], shortest: int, most: int) -> list[int]:
 
 
 def test_a_line_is_a_tree_without_branches() -> None:
-    tree = line([7, 8, 9])
+    tree = Tree.in_line([7, 8, 9])
     assert (tree.tokens, tree.parents, tree.line, tree.places) == ((7, 8, 9), (-1, 0, 1), 3, 3)
 
 
@@ -102,7 +103,7 @@ def test_rows_with_something_found_are_one_hot_and_the_others_stay(kind: str) ->
     before = Proposal(tokens, support, probs, confidence=torch.rand(tokens.shape))
     kept = [each.clone() for each in before.held()[1]]
     found = [[], [2, 0, 11], [9]]
-    after = joined(before, found)
+    after = before.given(found)
 
     assert after.confidence is None
     for ours, own in zip(after.tokens.tolist(), found, strict=True):
@@ -188,10 +189,13 @@ def test_a_seed_gives_its_tokens_alone_and_in_any_batch(target: Target, verify: 
 
 def test_without_a_drafter_things_are_looked_up_all_the_same(target: Target) -> None:
     plain = Engine(target).generate(PROMPTS, GREEDY)
-    for verify in ("full+lookup", "auto+lookup:2"):
+    for verify, most in (("full+lookup", LONGEST), ("2+lookup:2", 2)):
         found = Engine(target, max_batch=2, verify=verify).generate(PROMPTS, GREEDY)
         assert [outcome(c) for c in found] == [outcome(c) for c in plain]
-        assert _longest(found) == LONGEST
+        assert _longest(found) == most
+    for verify in ("auto+lookup", "tree:4+lookup"):
+        with pytest.raises(ConfigError, match="with a lookup, and there is no drafter"):
+            Engine(target, verify=verify)
     sampled = Engine(target, verify="full+lookup:1").generate(PROMPTS, SAMPLED)
     assert [c.seed for c in sampled] == [5] * 4
 

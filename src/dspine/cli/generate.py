@@ -190,13 +190,11 @@ def _print_stats(models: Models | MlxModels, params: SamplingParams, given: Answ
         f"{numbers['completion_tokens']} tokens in {numbers['rounds']} rounds, {numbers['seconds']:.2f} s: "
         f"{numbers['tokens_per_second']:.1f} tokens/s, tau {numbers['tau']:.2f} (kept tokens / rounds)"
     )
-    if models.network is not None:
-        rule, _ = split_lookup(where["verify"])
+    if where["verify"] is not None:
+        rule, lookup = split_lookup(where["verify"])
         seeded = ", in full for its seed" if rule in SHARED and params.seed is not None else ""
-        note(
-            f"verified {numbers['verified']:.2f} of {models.network.candidates} candidates a round "
-            f"(--verify {where['verify']}{seeded})"
-        )
+        most = "" if lookup or models.network is None else f" of {models.network.candidates}"
+        note(f"verified {numbers['verified']:.2f}{most} candidates a round (--verify {where['verify']}{seeded})")
     note(
         f"target {where['target']}, drafter {where['drafter'] or 'none'}, temperature {params.temperature:g}, "
         f"{where['dtype']} on {where['device']}"

@@ -31,7 +31,7 @@ SHIPPED_FOR = {"smollm2": "smollm2-135m-dspine", "nano": "nano"}
 class Models:
     """A target, its drafter by name and as a network (None: decode plainly), and an engine.
 
-    verify: how many candidates the engine verifies; None without a drafter.
+    verify: how many candidates the engine verifies; None where there are none to verify.
     """
 
     target: Target

@@ -258,30 +258,26 @@ def verify_choice(verify: str | None, plain: str | None = None, measure: bool = 
     Raises:
         typer.BadParameter: no policy that is known, nothing to verify, or one that goes by no costs.
     """
-    if plain is not None and (measure or (verify is not None and not _looks_up_alone(verify))):
-        option = "--measure" if verify is None else "--verify"
-        raise typer.BadParameter(f"{plain} leaves {option} nothing to do")
+    if plain is not None and measure:
+        raise typer.BadParameter(f"{plain} leaves --measure nothing to do")
     if verify is None:
         return "auto"
     with uncollected():
-        from dspine.decode.policy import SHARED, read_verify, split_lookup
+        from dspine.decode.policy import SHARED, Own, read_verify, split_lookup
 
     choice = int(verify) if verify.isascii() and verify.isdigit() else verify
     try:
-        rule, _ = split_lookup(choice)
-        read_verify(rule)
+        rule, lookup = split_lookup(choice)
+        policy = read_verify(rule)
     except ConfigError as fault:
         raise typer.BadParameter(f"--verify {verify}: {fault.fix}") from fault
+    if plain is not None and not (lookup and isinstance(policy, Own)):
+        raise typer.BadParameter(f"{plain} leaves --verify nothing to do but full+lookup or N+lookup")
     if measure and rule not in SHARED:
         raise typer.BadParameter(
             f"--verify {verify} goes by no costs: leave --measure out, or give {', '.join(SHARED)}"
         )
     return choice
-
-
-def _looks_up_alone(verify: str) -> bool:
-    """Whether a policy says something without a drafter as well: candidates that the text itself offers."""
-    return verify.startswith("full+lookup")
 
 
 def numbers(text: str, option: str) -> list[float]:

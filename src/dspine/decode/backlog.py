@@ -31,12 +31,15 @@ class Backlog:
     def bytes(self) -> int:
         return 0 if self._stored is None else self._stored.numel() * self._stored.element_size()
 
-    def store(self, positions: Sequence[int], features: Tensor) -> None:
-        """Keep one feature a row: features (B, 1, m·d) of rows 0..B-1, at `positions`."""
+    def store(self, starts: Sequence[int], features: Tensor) -> None:
+        """Keep features (B, T, m·d) of rows 0..B-1, from positions `starts` on; T is `SLOTS` at most.
+
+        Those behind a row's own overwrite what is older than `SLOTS - T` positions.
+        """
         if self._stored is None:
             self._stored = features.new_zeros(self._rows, SLOTS, features.shape[2])
-        where = upload(positions, features.device).remainder_(SLOTS)
-        self._stored[torch.arange(len(positions), device=features.device), where] = features[:, 0]
+        rows, where = self._places(starts, features.shape[1], features.device)
+        self._stored[rows, where] = features
 
     def read(self, starts: Sequence[int], width: int) -> Tensor:
         """Features (B, width, m·d) of rows 0..B-1 from positions `starts` on; anything where none were kept.
@@ -46,9 +49,14 @@ class Backlog:
         """
         if self._stored is None or width > SLOTS:
             raise RuntimeError(f"{width} positions asked of a backlog of {SLOTS if self._stored is not None else 0}")
-        device = self._stored.device
+        rows, where = self._places(starts, width, self._stored.device)
+        return self._stored[rows, where]
+
+    @staticmethod
+    def _places(starts: Sequence[int], width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Where positions lie: rows (B, 1) and slots (B, width)."""
         where = upload(starts, device)[:, None] + torch.arange(width, device=device)
-        return self._stored[torch.arange(len(starts), device=device)[:, None], where.remainder_(SLOTS)]
+        return torch.arange(len(starts), device=device)[:, None], where.remainder_(SLOTS)
 
     def move(self, source: int, target: int) -> None:
         """Copy a row over another one."""

@@ -30,9 +30,10 @@ from dspine.decode.branching import Block, along, ids_of, judged, span_of
 from dspine.decode.capture import Parts
 from dspine.decode.context import Context
 from dspine.decode.judge import Mixture, Ruling, judge
-from dspine.decode.lookup import LONGEST, Lookup, joined, line
 from dspine.decode.noise import uniform_rows
+from dspine.decode.offers import Offers
 from dspine.decode.policy import FULL, Own
+from dspine.decode.records import RoundRecord
 from dspine.decode.rows import Row
 from dspine.decode.schedule import Schedule, Seat
 from dspine.drafter.proposal import Proposal
@@ -60,7 +61,8 @@ class Batch:
         nodes: of a row's tree, which the drafter can tell, as far as the row's block holds nothing else behind the
             anchor's place; 0: candidates are one line. None: as many as the schedule says of candidates, as long as all
             rows are greedy and none has a rule of its own.
-        lookup: tokens that a row must have said before for its candidates to be looked up; 0: nothing is.
+        lookup: tokens that a row must have said before for its candidates to be looked up; 0: nothing is. An `Adaptive`
+            schedule says how many of them are verified.
         capacity: most rows.
         prefill_chunk: most prompt tokens a row in one forward.
         kernels: whose arithmetic the verdict uses.
@@ -88,7 +90,8 @@ class Batch:
         self._schedule = schedule
         self._own = own
         self._nodes = nodes
-        self._lookup = lookup
+        positions = None if drafter is None else drafter.max_positions
+        self._offers = Offers(lookup, schedule, alike=target.alike, positions=positions)
         self._chunk = prefill_chunk
         self._kernels = kernels
         self._candidates = 0 if drafter is None else drafter.candidates
@@ -116,7 +119,7 @@ class Batch:
             row.drafting = self._context is not None and self._context.within_range(row, len(row.tokens))
             row.own = row.request.own or self._own or (FULL if row.request.seeded else None)
             row.repeatable = row.own is not None or not row.drafting
-            row.lookup = Lookup(self._lookup) if self._lookup else None
+            self._offers.admit(row)
         with stage("prefill"):
             hidden = torch.cat([self._prefill(first + at, group) for at, group in self._together(rows)])
         nothing = Proposal(torch.empty((len(rows), 0), dtype=torch.int64, device=hidden.device))
@@ -160,25 +163,12 @@ class Batch:
                     self._target.forward(ids, self._cache, Span(index, (row.position - len(known) + 1,), ids.shape[1]))
                 self._cache.rows.commit(index, row.position)
 
-    def _looked_up(self) -> list[list[int]]:
-        """The candidates of each row that its own text offers; none where it is to be drafted."""
-        return [row.looked_up(self._longest(row)) for row in self.rows]
-
-    def _longest(self, row: Row) -> int:
-        """The most candidates of a row that may be looked up."""
-        most = LONGEST
-        if self._drafter is not None and row.drafting:  # what stands goes into the drafter's context
-            most = min(most, self._drafter.max_positions - 1 - row.position)
-        if self._drafter is not None and self._stays:  # wider blocks are not recorded
-            most = min(most, self._candidates)
-        return most
-
-    def _seats(self, found: Sequence[Sequence[int]]) -> list[Seat]:
-        """The rows for the schedule; those that have candidates already need none."""
-        return [
-            Seat(row.request.id, 0 if own else row.room(self._candidates), row.own)
-            for row, own in zip(self.rows, found, strict=True)
-        ]
+    def _seats(self, found: Sequence[Sequence[int]] | None = None) -> list[Seat]:
+        """The rows for the schedule; those for which candidates were found are not to be drafted."""
+        rooms = [row.room(self._candidates) for row in self.rows]
+        if found is not None:
+            rooms = [0 if candidates else room for candidates, room in zip(found, rooms, strict=True)]
+        return [Seat(row.request.id, room, row.own) for row, room in zip(self.rows, rooms, strict=True)]
 
     def _known(self) -> list[list[int]]:
         """The tokens of each row that the target's cache lacks, the anchor last."""
@@ -189,16 +179,17 @@ class Batch:
         """A round in which candidates are one line a row."""
         rows = self.rows
         starts = [row.position for row in rows]
-        found = self._looked_up()
+        offers = self._offers.made(rows, self._known())
+        found = self._offers.followed(offers, self._seats())
         seats = self._seats(found)
         drafted = self._schedule.lengths(seats)
         anchors = upload([row.tokens[-1] for row in rows], self._target.device)
-        proposal = self._propose(anchors, max(drafted))
+        proposal, drafting = self._propose(anchors, max(drafted)), any(drafted)
         drafted = self._cut(seats, drafted, proposal.confidence)
         proposal = proposal.places(max(drafted))
         if any(found):
-            proposal = joined(proposal, found)
-        lengths = [len(own) or length for own, length in zip(found, drafted, strict=True)]
+            proposal = proposal.given(found)
+        lengths = [len(candidates) or length for candidates, length in zip(found, drafted, strict=True)]
         with stage("verify/forward"):
             ids = torch.cat((anchors[:, None], proposal.tokens), dim=1)  # (B, M+1)
             span = Span.of(0, starts, [length + 1 for length in lengths])
@@ -206,28 +197,31 @@ class Batch:
         rulings = judge(self._target, rows, self._mixed(rows), out.hidden, proposal, lengths, self._kernels)
         with stage("commit/observe"):
             if self._context is not None and out.features is not None:
-                if ids.shape[1] == 1:
-                    self._context.put_off(rows, out.features)
-                else:
+                if drafting:
                     self._context.take_in(rows, ids, out.features, [ruling.accepted + 1 for ruling in rulings])
+                else:
+                    self._context.put_off(rows, out.features)
         with stage("commit/text"):
             for index, (row, ruling) in enumerate(zip(rows, rulings, strict=True)):
                 if row.finish is None:  # else it was ended while the round ran: nothing of the round is kept
                     self._cache.rows.commit(index, starts[index] + ruling.accepted + 1)
                     kept = _keep(row, ruling)
                     if kept:
-                        row.record(lengths[index], ruling.accepted, kept)
+                        row.record(RoundRecord(lengths[index], ruling.accepted, kept, looked_up=bool(found[index])))
         self._schedule.learn(seats, drafted, [ruling.accepted for ruling in rulings])
+        self._offers.learn(offers, rows, starts)
 
     def _advance_trees(self) -> None:
         """A round in which candidates are a tree a row."""
         rows = self.rows
-        found = self._looked_up()
+        starts = [row.position for row in rows]
+        offers = self._offers.made(rows, self._known())
+        found = self._offers.followed(offers, self._seats())
         seats = self._seats(found)
         sizes = self._schedule.lengths(seats) if self._nodes is None else [self._nodes] * len(rows)
         known = self._known()
-        grown_trees = self._grow(known, sizes, [seat.room for seat in seats])
-        trees = [line(own) if own else tree for own, tree in zip(found, grown_trees, strict=True)]
+        drafted = self._grow(known, sizes, [seat.room for seat in seats])
+        trees = [Tree.in_line(tokens) if tokens else tree for tokens, tree in zip(found, drafted, strict=True)]
         blocks = [Block(*pair) for pair in zip(known, trees, strict=True)]
         with stage("verify/forward"):
             ids = ids_of(blocks, self._target.device)
@@ -237,7 +231,7 @@ class Batch:
         with stage("commit/observe"):
             if self._context is not None and out.features is not None:
                 shown, features = along(paths, ids, out.features)
-                if any(tree.tokens for tree in trees):
+                if any(tree.tokens for tree in drafted):
                     self._context.take_in(rows, shown, features, [len(path.steps) for path in paths])
                 else:
                     self._context.put_off(rows, features)
@@ -247,9 +241,11 @@ class Batch:
                     self._cache.rows.commit(index, held[index] + path.stands)
                     kept = _keep(row, path.ruling)
                     if kept:
-                        row.record(path.places, path.ruling.accepted, kept, len(trees[index].tokens))
+                        nodes, looked_up = len(drafted[index].tokens), bool(found[index])
+                        row.record(RoundRecord(path.places, path.ruling.accepted, kept, nodes, looked_up))
         if self._nodes is None:
             self._schedule.learn(seats, sizes, [path.ruling.accepted for path in paths])
+        self._offers.learn(offers, rows, starts)
 
     def _grow(self, known: Sequence[Sequence[int]], sizes: Sequence[int], places: Sequence[int]) -> list[Tree]:
         """Draft a block a row, and make a tree of it.

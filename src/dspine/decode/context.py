@@ -75,8 +75,9 @@ class Context:
             self.drafter.observe(self.cache, span, features[:, :width], counts, ids[:, :width])
 
     def put_off(self, rows: Sequence[Row], features: Tensor) -> None:
-        """Keep the anchors' features (B, 1, m·d) for later: one a row is not worth a pass through the weights."""
-        if max(self.behind(rows)) == SLOTS:
+        """Keep features (B, T, m·d) of the tokens from each row's anchor on for later, whatever of them stands: a few
+        a row are not worth a pass through the weights."""
+        if max(self.behind(rows)) + features.shape[1] > SLOTS:
             self.catch_up(rows)
         self._backlog.store([row.position for row in rows], features)
 

@@ -38,8 +38,13 @@ class Costs:
         return any(rows <= count <= 2 * rows for count in self.verify)
 
     def plain(self, rows: int) -> float:
-        """Seconds of a round without drafts."""
+        """Seconds of a round without candidates."""
         return self._seconds(rows, rows)
+
+    def undrafted_rows(self, lengths: Sequence[int]) -> float:
+        """Seconds of a round that verifies so many candidates of each row, none of them drafted."""
+        rows = len(lengths)
+        return self._seconds(rows, rows + (sum(lengths) if self.ragged else rows * max(lengths)))
 
     def drafted(self, rows: int, candidates: int) -> float:
         """Seconds of a round that drafts and verifies `candidates` candidates a row."""
@@ -47,9 +52,7 @@ class Costs:
 
     def drafted_rows(self, lengths: Sequence[int]) -> float:
         """Seconds of a round that drafts, and verifies so many candidates of each row."""
-        rows = len(lengths)
-        tokens = rows + (sum(lengths) if self.ragged else rows * max(lengths))
-        return self.draft[self._count(rows)] + self._seconds(rows, tokens)
+        return self.draft[self._count(len(lengths))] + self.undrafted_rows(lengths)
 
     def extended(self, rows: int, verify: Mapping[float, Sequence[float]], draft: Sequence[float]) -> Costs:
         """The table with one more count of rows, from several runs of each size.

@@ -105,6 +105,11 @@ class Engine:
         shortest = 0
         if not isinstance(verify, Schedule):
             verify, shortest = split_lookup(verify)
+            if shortest and drafter is None and not isinstance(read_verify(verify), Own):
+                raise ConfigError(
+                    f"verify is {verify!r} with a lookup, and there is no drafter",
+                    'give "full+lookup", or a number in place of full',
+                )
         trees = self._trees(verify, capture, target, drafter)
         parts = captured("off" if trees else capture, target, drafter)
         self._target = target
@@ -276,8 +281,8 @@ class Engine:
         if isinstance(verify, Schedule):
             return None, verify
         policy, drafter = read_verify(verify), self._drafter
-        if drafter is None:
-            return FULL, Unshared()
+        if drafter is None:  # what is looked up may be bounded
+            return policy if isinstance(policy, Own) else FULL, Unshared()
         assert not isinstance(policy, Trees)  # found before
         check_policy(policy, drafter)
         if isinstance(policy, Own):

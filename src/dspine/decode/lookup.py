@@ -10,14 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor
-from torch.nn import functional as F
-
-from dspine.drafter.proposal import Proposal
-from dspine.drafter.tree import Tree
-from dspine.kernels.upload import upload
-
 LONGEST = 15  # candidates: a forward of 16 tokens with the anchor
 TRUST = 2  # candidates by token that was said before
 
@@ -63,44 +55,3 @@ class Lookup:
         while length < min(enough, begin) and tokens[begin - length - 1] == tokens[-length - 1]:
             length += 1
         return length
-
-
-def line(found: Sequence[int]) -> Tree:
-    """The tree that has no side branch."""
-    return Tree(tuple(found), tuple(range(-1, len(found) - 1)), len(found))
-
-
-def joined(proposal: Proposal, found: Sequence[Sequence[int]]) -> Proposal:
-    """A proposal in which some rows have what was looked up in place of what was drafted.
-
-    Args:
-        proposal: M candidates a row; M may be 0.
-        found: of each row, of some row at least; nothing: it keeps its draft.
-
-    Returns:
-        as many places as the longest row has, without confidences; what lies behind a row's own candidates is not to be
-        looked at.
-    """
-    drafted = proposal.candidates
-    width = max(drafted, *map(len, found))
-    tokens = F.pad(proposal.tokens, (0, width - drafted))  # (B, W)
-    rows = [index for index, own in enumerate(found) if own]
-    own = upload(torch.tensor([[*found[index], *[0] * (width - len(found[index]))] for index in rows]), tokens.device)
-    tokens[rows] = own
-    if proposal.probs is None:
-        return Proposal(tokens)
-    probs = F.pad(proposal.probs, (0, 0, 0, width - drafted))  # (B, W, K or V)
-    if proposal.support is None:
-        probs[rows] = F.one_hot(own, probs.shape[-1]).to(probs.dtype)
-        return Proposal(tokens, probs=probs)
-    support = F.pad(proposal.support, (0, 0, 0, width - drafted))
-    support[rows] = _beside(own, support.shape[-1])
-    probs[rows] = F.one_hot(torch.zeros_like(own), probs.shape[-1]).to(probs.dtype)
-    return Proposal(tokens, support, probs)
-
-
-def _beside(tokens: Tensor, count: int) -> Tensor:
-    """`count` different ids at each place (..., K), the token's own first."""
-    steps = torch.arange(count, device=tokens.device)
-    tokens = tokens[..., None]
-    return torch.where(tokens >= count, tokens - steps, tokens + steps)

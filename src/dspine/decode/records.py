@@ -23,12 +23,14 @@ class RoundRecord:
     accepted: how many of them stood, before any cut.
     kept: tokens of the round that reached the output, the one that the target added included.
     nodes: candidates of its tree, side branches included; 0 where they were one line.
+    looked_up: whether the candidates were looked up in the request's own text instead of drafted.
     """
 
     proposed: int
     accepted: int
     kept: int
     nodes: int = 0
+    looked_up: bool = False
 
     @property
     def verified(self) -> int:

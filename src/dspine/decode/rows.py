@@ -68,7 +68,7 @@ class Row:
         """Up to `most` candidates that its own text offers, within what is worth verifying."""
         if self.lookup is None:
             return []
-        room = min(most, self.remaining - 1)
+        room = max(0, min(most, self.remaining - 1))
         return self.lookup.found(self.tokens, room if self.own is None else self.own.room(room))
 
     def take(self, tokens: Sequence[int], logprobs: Sequence[Logprob] = ()) -> int:
@@ -90,9 +90,9 @@ class Row:
                 return kept
         return len(tokens)
 
-    def record(self, proposed: int, accepted: int, kept: int, nodes: int = 0) -> None:
+    def record(self, record: RoundRecord) -> None:
         """Note a round."""
-        self._rounds.append(RoundRecord(proposed, accepted, kept, nodes))
+        self._rounds.append(record)
 
     def end(self, reason: FinishReason, error: Exception | None = None) -> None:
         """End the request from outside, where it stands; text that was held back is let go."""

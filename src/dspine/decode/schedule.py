@@ -114,14 +114,17 @@ class Adaptive:
     Args:
         places: M, candidates of a block.
         costs: what rounds cost; not asked as long as bound rows leave nothing to choose.
+
+    Attributes:
+        costs: as given.
     """
 
     reads_confidence = False
     looks_back = False
 
     def __init__(self, places: int, costs: CostSource) -> None:
+        self.costs = costs
         self._places = places
-        self._costs = costs
         self._acceptance = Acceptance(places)
         self._purses: dict[int, float] = {}  # by request, in plain rounds
         self._level: float | None = None  # what a new row's purse holds: as much as the others' did
@@ -131,7 +134,7 @@ class Adaptive:
         if not free(seats):
             return rooms
         if not _open(seats):
-            costs = self._costs.covering(len(seats))
+            costs = self.costs.covering(len(seats))
             return beside(self._acceptance.survival(), seats, costs)
         self._greet(seats)
         count = self._count(rooms)
@@ -151,7 +154,7 @@ class Adaptive:
         rows, count = len(seats), max(lengths)
         if count == 0:
             self._acceptance.rest(rows)
-        costs = self._costs.covering(rows)
+        costs = self.costs.covering(rows)
         price = (costs.drafted_rows(lengths) if count else costs.plain(rows)) / costs.plain(rows)
         brim = self._brim(costs, rows)
         for seat, stood in zip(seats, accepted, strict=True):
@@ -159,18 +162,27 @@ class Adaptive:
             self._purses[seat.request] = min(min(self._purses[seat.request], brim) + gained, brim)
         self._level = sum(self._purses.values()) / rows
 
+    def promise(self, seats: Sequence[Seat]) -> float:
+        """Kept tokens a second of these rows, by the number that promises most; none may be drafted."""
+        costs, survival = self.costs.covering(len(seats)), self._acceptance.survival()
+        rooms = [seat.room for seat in seats]
+        count = best(survival, rooms, costs)
+        lengths = [min(count, room) for room in rooms]
+        seconds = costs.drafted_rows(lengths) if count else costs.plain(len(seats))
+        return (len(seats) + sum(sum(survival[:length]) for length in lengths)) / seconds
+
     def _greet(self, seats: Sequence[Seat]) -> None:
         """Purses of the present rows, and of no others; where others come, the text changes."""
         rows = len(seats)
         fresh = sum(seat.request not in self._purses for seat in seats)
         if fresh:
             self._acceptance.fade(1 - 0.75 * fresh / rows)
-        level = _start(self._costs.covering(rows), rows) if self._level is None else self._level
+        level = _start(self.costs.covering(rows), rows) if self._level is None else self._level
         self._purses = {seat.request: self._purses.get(seat.request, level) for seat in seats}
 
     def _count(self, rooms: Sequence[int]) -> int:
         rows = len(rooms)
-        costs = self._costs.covering(rows)
+        costs = self.costs.covering(rows)
         brim = self._brim(costs, rows)
         held = [min(purse, brim) for purse in self._purses.values()]
         purse = sum(held) / rows if min(held) > -DEBT else 0.0

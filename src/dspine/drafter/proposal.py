@@ -12,10 +12,12 @@ from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from dspine.kernels.arithmetic import Kernels
 from dspine.kernels.kv import DeviceSpan, RowCache, Span
 from dspine.kernels.law import Law
+from dspine.kernels.upload import upload
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,32 @@ class Proposal:
         """The first `width` places of every row."""
         return self if width == self.candidates else self._map(lambda field: field[:, :width])
 
+    def given(self, candidates: Sequence[Sequence[int]]) -> Proposal:
+        """The proposal in which some rows have other candidates, each with a one-hot law, and no confidences.
+
+        Args:
+            candidates: by row, of some row at least; none: the row keeps its own.
+
+        Returns:
+            as many places as the longest row has. What lies behind a row's own candidates is not to be looked at.
+        """
+        drafted = self.candidates
+        width = max(drafted, *map(len, candidates))
+        rows = [index for index, tokens in enumerate(candidates) if tokens]
+        filled = [[*candidates[row], *[0] * (width - len(candidates[row]))] for row in rows]
+        others = upload(torch.tensor(filled), self.tokens.device)  # (R, W)
+        tokens = F.pad(self.tokens, (0, width - drafted))  # (B, W)
+        tokens[rows] = others
+        if self.probs is None:
+            return Proposal(tokens)
+        probs = F.pad(self.probs, (0, 0, 0, width - drafted))  # (B, W, K or V)
+        support, certain = self.support, others
+        if support is not None:
+            support = F.pad(support, (0, 0, 0, width - drafted))
+            support[rows], certain = _beside(others, support.shape[-1]), torch.zeros_like(others)
+        probs[rows] = F.one_hot(certain, probs.shape[-1]).to(probs.dtype)
+        return Proposal(tokens, support, probs)
+
     def held(self) -> tuple[tuple[str, ...], list[Tensor]]:
         """The names of the fields that are not None, and the fields."""
         names = tuple(field.name for field in fields(self) if getattr(self, field.name) is not None)
@@ -59,6 +87,12 @@ class Proposal:
         tokens, *others = (None if field is None else pick(field) for field in every)
         assert tokens is not None
         return Proposal(tokens, *others)
+
+
+def _beside(tokens: Tensor, count: int) -> Tensor:
+    """`count` different ids (..., count) at each place, its token first; of a vocabulary of twice as many at least."""
+    steps = torch.arange(count, device=tokens.device)
+    return torch.where(tokens[..., None] >= count, tokens[..., None] - steps, tokens[..., None] + steps)
 
 
 @runtime_checkable

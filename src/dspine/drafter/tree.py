@@ -30,6 +30,11 @@ class Tree:
     parents: tuple[int, ...] = ()
     line: int = 0
 
+    @classmethod
+    def in_line(cls, tokens: Sequence[int]) -> Tree:
+        """The tree that has no side branch."""
+        return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), len(tokens))
+
     @property
     def places(self) -> int:
         """Places that the deepest path reaches."""

@@ -120,9 +120,10 @@ class Place:
 def places(requests: Sequence[Rounds]) -> list[Place]:
     """Acceptance by place, pooled; place t is at index t - 1.
 
-    Candidates behind the end of a response are neither proposed, reached nor accepted.
+    Candidates behind the end of a response are neither proposed, reached nor accepted, and those that were looked up
+    are of no block.
     """
-    records = [_inside(record) for rounds in requests for record in rounds if record.proposed]
+    records = [_inside(record) for rounds in requests for record in rounds if record.proposed and not record.looked_up]
     widest = max((record.proposed for record in records), default=0)
     return [
         Place(

@@ -116,10 +116,7 @@ class AnswerFile:
 
     def append(self, answer: AnswerRecord) -> None:
         """Add one answer; it is wholly in the file when this returns, and not at all when it raises."""
-        rounds = [
-            [record.proposed, record.accepted, record.kept, *([record.nodes] if record.nodes else [])]
-            for record in answer.rounds
-        ]
+        rounds = [_numbers(record) for record in answer.rounds]
         self._lines.append({**vars(answer), "tokens": list(answer.tokens), "rounds": rounds})
         self.answers[answer.id] = answer
 
@@ -146,12 +143,24 @@ def _compare(path: Path, written: Mapping[str, Any], asked: Mapping[str, Any]) -
         )
 
 
+def _numbers(record: RoundRecord) -> list[int]:
+    """A round for the file: as many numbers as say something."""
+    further = [record.nodes, int(record.looked_up)]
+    while further and not further[-1]:
+        further.pop()
+    return [record.proposed, record.accepted, record.kept, *further]
+
+
+def _round(proposed: int, accepted: int, kept: int, nodes: int = 0, looked_up: int = 0) -> RoundRecord:
+    return RoundRecord(proposed, accepted, kept, nodes, looked_up == 1)
+
+
 def _answer(line: bytes, place: str) -> AnswerRecord:
     given = _parsed(line)
     try:
         if given is None:
             raise ValueError("not a JSON object")
-        rounds = tuple(RoundRecord(*numbers) for numbers in given.pop("rounds"))
+        rounds = tuple(_round(*numbers) for numbers in given.pop("rounds"))
         answer = AnswerRecord(**{**given, "tokens": tuple(given["tokens"])}, rounds=rounds)
         if len(answer.tokens) != 1 + sum(record.kept for record in rounds):
             raise ValueError("its rounds do not make up its tokens")

@@ -63,7 +63,13 @@ class Lane:
             "lane": self._name,
             "tokens": tokens,
             "rounds": [
-                {"proposed": r.proposed, "reached": r.reached, "landed": r.landed, "kept": r.kept}
+                {
+                    "proposed": r.proposed,
+                    "reached": r.reached,
+                    "landed": r.landed,
+                    "kept": r.kept,
+                    "looked_up": r.looked_up,
+                }
                 for r in update.rounds
             ],
             "seconds": step.seconds,

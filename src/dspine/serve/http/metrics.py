@@ -32,6 +32,9 @@ class Metrics:
         self._rounds = Counter("dspine_rounds", "Rounds", registry=registry)
         self._kept = Counter("dspine_kept_tokens", "Tokens that rounds gave (tau = kept / rounds)", registry=registry)
         self._proposed = Counter("dspine_proposed_tokens", "Candidates that were verified", registry=registry)
+        self._looked_up = Counter(
+            "dspine_looked_up_rounds", "Rounds whose candidates the request's own text offered", registry=registry
+        )
         self._landed = Counter("dspine_accepted_tokens", "Candidates that reached the output", registry=registry)
         self._reached = Counter(
             "dspine_place_reached", "Candidates whose predecessors all stood, by place", ["place"], registry=registry
@@ -98,6 +101,9 @@ class Metrics:
         self._pooled[1] += 1
         self._proposed.inc(record.verified)
         self._landed.inc(record.landed)
+        if record.looked_up:  # of no block's places
+            self._looked_up.inc()
+            return
         for place in range(1, record.reached + 1):
             self._reached.labels(str(place)).inc()
         for place in range(1, record.landed + 1):

@@ -14,7 +14,7 @@ import mlx.core as mx
 
 from dspine.decode.noise import Stream, uniforms
 from dspine.decode.policy import Own
-from dspine.decode.records import Logprob
+from dspine.decode.records import Logprob, RoundRecord
 from dspine.decode.rows import Row
 from dspine.errors import TargetError
 from dspine.serve.mlx.caches import arrays, take_back
@@ -78,7 +78,7 @@ class Sequence:
         if features is not None:
             self._observe(features[:, : accepted + 1])
         kept = row.take(tokens, logprobs)
-        row.record(self._proposed, accepted, kept)
+        row.record(RoundRecord(self._proposed, accepted, kept))
 
     # ---------------------------------------------------------------- parts of a round
 

@@ -58,7 +58,7 @@ function take(told) {
   lane.done = told.finish !== null;
   for (const round of told.rounds) {
     lane.kept += round.kept;
-    if (told.lane !== "main") continue;
+    if (told.lane !== "main" || round.looked_up) continue; // what was looked up is of no block's places
     for (let at = 0; at < round.reached; at++) {
       places[at] ??= { reached: 0, accepted: 0 };
       places[at].reached += 1;
