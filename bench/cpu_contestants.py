@@ -14,7 +14,7 @@ LOOKUP_TOKENS = (3, 5, 10)
 # No smaller model with this tokenizer is at hand, so transformers drafts with the target's own lower layers; none of
 # its layers was trained to be read out, which is why nothing lower than this ever matches.
 EARLY_EXITS = ((20, 1), (24, 1), (24, 3))
-VERIFY = ("full", "tree:4", "tree:5", "tree:7")
+VERIFY = ("full", "tree:4", "tree:4+lookup", "tree:6+lookup")
 
 
 @dataclass(frozen=True)

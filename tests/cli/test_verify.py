@@ -25,7 +25,7 @@ def test_the_tokens_are_the_same_with_each(generate: Run, verify: str) -> None:
 
 
 def test_auto_is_what_happens_unasked(generate: Run, run: Run, models: object) -> None:
-    assert parsed(generate("Hello", "-n", 3, "--json"))["verify"] == "auto"
+    assert parsed(generate("Hello", "-n", 3, "--json"))["verify"] == "auto+lookup"
     plain = run("generate", "Hello", "-n", 3, "--json", "--target", models.target, "--no-drafter")
     assert (parsed(plain)["verify"], parsed(plain)["verified"]) == (None, 0)
 
@@ -47,7 +47,7 @@ def test_stats_say_how_many_were_verified(generate: Run) -> None:
 
 def test_the_demo_says_it_too(run: Run, models: object) -> None:
     words = ("demo", "--target", models.target, "--drafter", models.drafter, "-n", 6, "--count", 1)
-    assert "candidates verified a round (--verify auto)" in run(*words).stdout
+    assert "candidates verified a round (--verify auto+lookup)" in run(*words).stdout
     assert "candidates verified a round (--verify 1)" in run(*words, "--verify", 1).stdout
 
 

@@ -74,12 +74,15 @@ def open_mlx_models(
         DspineError: MLX is not here, or a model cannot be loaded or does not fit.
     """
     from dspine.cli.options import verify_choice
+    from dspine.decode.policy import split_lookup
     from dspine.serve.mlx.installed import require_mlx
 
     require_mlx()
     if dtype is Dtype.float64:
         raise typer.BadParameter("--dtype float64: MLX has float32, bfloat16 and float16 weights")
     rule = "full" if verify is None else verify_choice(verify)
+    if split_lookup(rule)[1]:
+        raise typer.BadParameter(f"--verify {verify}: the mlx backend looks nothing up")
     with waiting(f"Loading {target}"), uncollected(), warnings.catch_warnings(record=True) as caught:
         import torch
 

@@ -150,7 +150,7 @@ def _verify(default: str) -> Any:
     )
 
 
-VerifyOption = Annotated[str | None, _verify("auto")]
+VerifyOption = Annotated[str | None, _verify("auto+lookup")]
 FullVerifyOption = Annotated[str | None, _verify("full")]
 MeasureOption = Annotated[
     bool,
@@ -261,7 +261,7 @@ def verify_choice(verify: str | None, plain: str | None = None, measure: bool = 
     if plain is not None and measure:
         raise typer.BadParameter(f"{plain} leaves --measure nothing to do")
     if verify is None:
-        return "auto"
+        return "auto+lookup" if plain is None else "auto"
     with uncollected():
         from dspine.decode.policy import SHARED, Own, read_verify, split_lookup
 

@@ -115,8 +115,8 @@ def split_lookup(verify: Verify) -> tuple[Verify, int]:
     if not isinstance(verify, str) or _LOOKUP not in verify:
         return verify, 0
     word, _, tail = verify.partition(_LOOKUP)
-    number = tail.removeprefix(":")
-    shortest = SHORTEST if not tail else int(number) if number != tail and number.isascii() and number.isdigit() else 0
+    number = tail.removeprefix(":") if tail else str(SHORTEST)
+    shortest = int(number) if number != tail and number.isascii() and number.isdigit() else 0
     if not shortest:
         raise ConfigError(f"verify is {verify!r}", f'give "{word}{_LOOKUP}" or "{word}{_LOOKUP}:N", N from 1 on')
     rest: Verify = int(word) if word.isascii() and word.isdigit() else word
