@@ -37,7 +37,7 @@ def test_a_seed_is_verified_in_full(generate: Run) -> None:
     assert auto["proposed"] == full["proposed"]
     assert auto["seed"] == 7
     assert parsed(generate(*words[:-2], "--json"))["seed"] is None  # none would give these tokens again
-    said = generate(*words, "--stats").stderr
+    said = generate(*words, "--stats", "--verify", "auto").stderr
     assert "of 3 candidates a round (--verify auto, in full for its seed)" in said
 
 
