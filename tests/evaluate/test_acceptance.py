@@ -108,6 +108,7 @@ def test_places_by_hand():
     assert third.conditional == 1
     assert third.unconditional == 2 / 4
     assert isnan(places([[RoundRecord(2, 0, 1)]])[1].conditional)
+    assert places([[RoundRecord(2, 0, 1), RoundRecord(9, 4, 5, looked_up=True)]]) == places([[RoundRecord(2, 0, 1)]])
 
 
 @given(st.lists(whole_rounds(), min_size=1, max_size=4))
@@ -125,6 +126,7 @@ def test_a_cut_inside_a_round_counts_the_tokens_before_it():
     assert until(rounds, 12) == rounds[:2]
     assert until(rounds, 8) == [rounds[0], RoundRecord(3, 3, 3)]
     assert until(rounds, 6) == [rounds[0], RoundRecord(1, 1, 1)]
+    assert until([RoundRecord(9, 4, 5, looked_up=True)], 4) == [RoundRecord(3, 3, 3, looked_up=True)]
     assert until(rounds, 5) == rounds[:1]
     assert until(rounds, 1) == []
 

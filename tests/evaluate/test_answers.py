@@ -30,6 +30,7 @@ def written(path, *answers, settings=SETTINGS):
 def test_what_is_written_is_read(tmp_path):
     given = [answer("a/1"), answer("a/é", seed=2**62, finish="length"), answer("b", tokens=(2,), rounds=())]
     given.append(answer("tree", rounds=(RoundRecord(3, 1, 2, 7), RoundRecord(3, 3, 2))))
+    given.append(answer("looked up", rounds=(RoundRecord(15, 1, 2, looked_up=True), RoundRecord(3, 3, 2))))
     path = written(tmp_path / "deep" / "a.jsonl", *given)
     assert read_answers(path) == (SETTINGS, {one.id: one for one in given})
     with AnswerFile(path, SETTINGS) as file:

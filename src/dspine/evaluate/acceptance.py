@@ -147,19 +147,19 @@ def until(rounds: Rounds, length: int) -> list[RoundRecord]:
     for record in rounds:
         if left <= 0:
             break
-        before.append(record if record.kept <= left else _cut(left))
+        before.append(record if record.kept <= left else _cut(record, left))
         left -= record.kept
     return before
 
 
 def _inside(record: RoundRecord) -> RoundRecord:
     """The record without candidates that stood, but behind the token that ended the response."""
-    return _cut(record.kept) if record.kept <= record.accepted else record
+    return _cut(record, record.kept) if record.kept <= record.accepted else record
 
 
-def _cut(kept: int) -> RoundRecord:
+def _cut(record: RoundRecord, kept: int) -> RoundRecord:
     """A round that ends before the target's own token: all that is left of it are candidates that stood."""
-    return RoundRecord(proposed=kept, accepted=kept, kept=kept)
+    return RoundRecord(proposed=kept, accepted=kept, kept=kept, looked_up=record.looked_up)
 
 
 def _ratio(numerator: int, denominator: int) -> float:

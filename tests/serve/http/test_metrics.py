@@ -28,6 +28,7 @@ def test_tau_and_places():
         proposed = chance.randrange(0, 5)
         accepted = chance.randint(0, proposed)
         rounds.append(RoundRecord(proposed, accepted, chance.choice([accepted + 1, chance.randint(1, accepted + 1)])))
+    rounds += [RoundRecord(15, stood, stood + 1, looked_up=True) for stood in (15, 3, 0)]
     metrics = Metrics()
     for record in rounds:
         metrics.updated(Update(0, "", (1,) * record.kept, rounds=(record,)), 0.1, first=False)
@@ -36,7 +37,9 @@ def test_tau_and_places():
     assert told["dspine_kept_tokens_total"] / told["dspine_rounds_total"] == pytest.approx(acceptance.tau([rounds]))
     assert told["dspine_completion_tokens_total"] == sum(record.kept for record in rounds)
     places = acceptance.places([rounds])
-    assert len(places) == 4
+    assert len(places) == 4  # what was looked up is of no block
+    assert told["dspine_looked_up_rounds_total"] == 3
+    assert told["dspine_accepted_tokens_total"] == sum(record.landed for record in rounds)
     for place in places:
         assert told[f"dspine_place_reached_total {place.place}"] == place.reached
         assert told[f"dspine_place_accepted_total {place.place}"] == place.accepted
