@@ -37,3 +37,10 @@ def test_devices_and_bits_that_are_not_there_are_refused():
         result = CliRunner().invoke(app, ["generate", "Hello", "-t", "nano", "--backend", "mlx", *words])
         assert result.exit_code == 1
         assert said in result.stderr
+
+
+def test_nothing_is_looked_up():
+    words = ["generate", "Hello", "-t", "nano", "--backend", "mlx", "--verify", "full+lookup"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2
+    assert "the mlx backend looks nothing up" in result.stderr
