@@ -142,7 +142,7 @@ def _verify(default: str) -> Any:
         "candidate whose confidence is below C. What makes most tokens a second here: auto by past rounds, scheduled "
         "by the confidences of the block, lagged by those of two rounds ago; with a seed these three are full, so that "
         "the seed gives the same tokens anywhere. tree:N verifies the N likeliest nodes of a tree instead of one line "
-        "(dspine, dflash2, dflash), as auto does with greedy requests. +lookup: where the newest tokens (N; 3) were "
+        "(dspine, dflash2, dflash), as auto does with greedy requests. +lookup: where the newest N (3) tokens were "
         "said before, what followed then is verified, and nothing drafted. The answer follows the same law with each. "
         f"Default: {default}.",
         rich_help_panel=MODEL,
