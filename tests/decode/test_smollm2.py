@@ -70,6 +70,13 @@ def test_a_tree_changes_nothing(models, prompts, plain, nodes):
     assert [c.token_ids for c in drafted] == [c.token_ids for c in plain]
 
 
+@pytest.mark.parametrize("verify", ["full+lookup", "tree:7+lookup:2", "auto+lookup"])
+def test_what_was_said_before_changes_nothing(models, prompts, plain, verify):
+    found = Engine(*models, max_batch=3, verify=verify).generate(prompts, SamplingParams(max_new_tokens=96))
+    assert [c.token_ids for c in found] == [c.token_ids for c in plain]
+    assert sum(record.accepted for c in found for record in c.rounds if record.looked_up) > 20
+
+
 @needs_alike
 def test_in_bfloat16_too_where_the_processor_multiplies_it(prompts):
     """Logits of bfloat16 tie often, so this holds only because a block's rows equal single tokens bit for bit."""
@@ -81,8 +88,12 @@ def test_in_bfloat16_too_where_the_processor_multiplies_it(prompts):
         Engine(target, drafter, max_batch=1),
         Engine(target, drafter, max_batch=6),
         Engine(target, drafter, max_batch=3, verify="tree:24"),
+        Engine(target, drafter, max_batch=3, verify="tree:24+lookup:2"),
+        Engine(target, drafter, max_batch=5, verify="auto+lookup:1"),
     )
-    plain, drafted, batched, branched = (engine.generate(prompts, params) for engine in engines)
+    plain, drafted, batched, branched, *quoted = (engine.generate(prompts, params) for engine in engines)
     assert [c.token_ids for c in drafted] == [c.token_ids for c in plain]
     assert [c.token_ids for c in batched] == [c.token_ids for c in plain]
     assert [c.token_ids for c in branched] == [c.token_ids for c in plain]
+    for found in quoted:
+        assert [c.token_ids for c in found] == [c.token_ids for c in plain]
