@@ -78,7 +78,9 @@ def train(
         from dspine.train.trainer import train as run
 
     summary = run(recipe, overrides or (), resume=resume)
-    if not join().first:
+    processes = join()
+    processes.leave()
+    if not processes.first:
         pass  # one process of several speaks
     elif as_json:
         print_json(asdict(summary) | {"drafter": str(summary.drafter) if summary.drafter else None})

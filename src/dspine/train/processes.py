@@ -77,6 +77,12 @@ class Processes:
         if self.count > 1:
             distributed.barrier()
 
+    def leave(self) -> None:
+        """Part from the others when all have come here. To end without it may abort the one that ends last."""
+        if self.count > 1:
+            distributed.barrier()
+            distributed.destroy_process_group()
+
     @contextmanager
     def in_turn(self) -> Iterator[None]:
         """The block runs in the first process, and then, silently, in the others, which find what it has made."""
