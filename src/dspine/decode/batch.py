@@ -163,12 +163,9 @@ class Batch:
                     self._target.forward(ids, self._cache, Span(index, (row.position - len(known) + 1,), ids.shape[1]))
                 self._cache.rows.commit(index, row.position)
 
-    def _seats(self, found: Sequence[Sequence[int]] | None = None) -> list[Seat]:
-        """The rows for the schedule; those for which candidates were found are not to be drafted."""
-        rooms = [row.room(self._candidates) for row in self.rows]
-        if found is not None:
-            rooms = [0 if candidates else room for candidates, room in zip(found, rooms, strict=True)]
-        return [Seat(row.request.id, room, row.own) for row, room in zip(self.rows, rooms, strict=True)]
+    def _seats(self) -> list[Seat]:
+        """The rows for the schedule."""
+        return [Seat(row.request.id, row.room(self._candidates), row.own) for row in self.rows]
 
     def _known(self) -> list[list[int]]:
         """The tokens of each row that the target's cache lacks, the anchor last."""
@@ -180,8 +177,7 @@ class Batch:
         rows = self.rows
         starts = [row.position for row in rows]
         offers = self._offers.made(rows, self._known())
-        found = self._offers.followed(offers, self._seats())
-        seats = self._seats(found)
+        found, seats = self._offers.followed(offers, self._seats())
         drafted = self._schedule.lengths(seats)
         anchors = upload([row.tokens[-1] for row in rows], self._target.device)
         proposal, drafting = self._propose(anchors, max(drafted)), any(drafted)
@@ -215,11 +211,10 @@ class Batch:
         """A round in which candidates are a tree a row."""
         rows = self.rows
         starts = [row.position for row in rows]
-        offers = self._offers.made(rows, self._known())
-        found = self._offers.followed(offers, self._seats())
-        seats = self._seats(found)
-        sizes = self._schedule.lengths(seats) if self._nodes is None else [self._nodes] * len(rows)
         known = self._known()
+        offers = self._offers.made(rows, known)
+        found, seats = self._offers.followed(offers, self._seats())
+        sizes = self._schedule.lengths(seats) if self._nodes is None else [self._nodes] * len(rows)
         drafted = self._grow(known, sizes, [seat.room for seat in seats])
         trees = [Tree.in_line(tokens) if tokens else tree for tokens, tree in zip(found, drafted, strict=True)]
         blocks = [Block(*pair) for pair in zip(known, trees, strict=True)]

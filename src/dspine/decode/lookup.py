@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 LONGEST = 15  # candidates: a forward of 16 tokens with the anchor
-TRUST = 2  # candidates by token that was said before
+AHEAD = 2  # candidates by token that was said before
 
 
 class Lookup:
@@ -38,7 +38,7 @@ class Lookup:
         if begin is None:
             return []
         said: list[int] = []
-        for at in range(begin, begin + min(most, TRUST * self._repeated(tokens, begin, most))):
+        for at in range(begin, begin + min(most, AHEAD * self._repeated(tokens, begin, most))):
             said.append(tokens[at] if at < len(tokens) else said[at - len(tokens)])  # a text that runs in a circle
         return said
 

@@ -7,6 +7,7 @@ as far as the row has no rule of its own (`decode/trust.py`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from dspine.decode.lookup import LONGEST, Lookup
 from dspine.decode.rows import Row
@@ -45,12 +46,15 @@ class Offers:
         """
         return [row.looked_up(self._most(row, len(tokens))) for row, tokens in zip(rows, known, strict=True)]
 
-    def followed(self, offers: Sequence[Tokens], seats: Sequence[Seat]) -> list[Tokens]:
-        """What of its offer each row verifies; nothing: it goes on as if it had none."""
-        if self._trust is None or not any(offers):
-            return list(offers)
-        counts = self._trust.followed([len(offer) for offer in offers], seats)
-        return [offer[:count] for offer, count in zip(offers, counts, strict=True)]
+    def followed(self, offers: Sequence[Tokens], seats: Sequence[Seat]) -> tuple[list[Tokens], list[Seat]]:
+        """What of its offer each row verifies (nothing: it goes on as if it had none), and the seats as the schedule
+        is to see them: without room for a draft where something is followed."""
+        found = list(offers)
+        if self._trust is not None and any(offers):
+            counts = self._trust.followed([len(offer) for offer in offers], seats)
+            found = [offer[:count] for offer, count in zip(offers, counts, strict=True)]
+        left = [replace(seat, room=0) if tokens else seat for tokens, seat in zip(found, seats, strict=True)]
+        return found, left
 
     def learn(self, offers: Sequence[Tokens], rows: Sequence[Row], anchors: Sequence[int]) -> None:
         """Hear what the rows kept behind the positions of their anchors: it says how far the offers were right."""

@@ -50,10 +50,10 @@ class Trust:
     def learn(self, offers: Sequence[Sequence[int]], kept: Sequence[Sequence[int]]) -> None:
         """Hear of a round: what each row's text offered, and the tokens that the row got."""
         for offer, tokens in zip(offers, kept, strict=True):
-            pairs = list(zip(offer, tokens, strict=False))  # beyond the shorter nothing is known
-            if pairs:
-                stood = next((place for place, (one, other) in enumerate(pairs) if one != other), len(pairs))
-                self._of(len(offer)).note(len(pairs), stood)
+            told = min(len(offer), len(tokens))  # candidates that the round says something of
+            if told:
+                stood = next((place for place in range(told) if offer[place] != tokens[place]), told)
+                self._of(len(offer)).note(told, stood)
 
     def _of(self, offer: int) -> Acceptance:
         return self._long if offer == LONGEST else self._others
