@@ -47,7 +47,7 @@ def test_masks_equal_ones_written_from_the_definition(sight: Sight) -> None:
                     expected = other == block and sees(at + place, at + slot, at, own=True)
                 assert bool(mask[row, 0, query, key]) == expected
 
-    span = Span(0, (2, 5), size, grain=4)
+    span = Span(0, (2, 5), size, ends=(4,))
     mask = decoding_mask(span, sight)
     assert mask.shape == (2, 1, 3, 8)
     for row, at in enumerate(span.starts):

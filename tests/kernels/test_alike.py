@@ -7,7 +7,7 @@ import torch
 from tests.support.processor import needs_alike, needs_bfloat16, needs_onednn
 from torch import nn
 
-from dspine.kernels import alike, kv
+from dspine.kernels import alike
 from dspine.kernels.alike import ALIKE, attention_alike, products_alike
 from dspine.kernels.attention import grouped_attention
 from dspine.kernels.packed import PackedLinear
@@ -77,20 +77,21 @@ def test_attention_that_hears_its_company_is_seen(monkeypatch, width):
     assert not attention_alike(9, 3, 64)
 
 
-def test_where_the_slots_end_is_a_querys_own_affair(monkeypatch):
-    """A query reads up to the end of its own grain in any block, so it may hear where that is, and nothing beyond."""
-
+@pytest.mark.parametrize("end", alike.ALIKE_ENDS[1:])
+def test_attention_that_hears_where_the_slots_end_is_seen(monkeypatch, end):
     def shown(query, key, value, mask):
-        return torch.zeros(query.shape) + key.shape[2]
-
-    def blocked(query, key, value, mask):
-        return torch.zeros(query.shape) + (query.shape[2] > 1) * (key.shape[2] > 4 * kv.EVEN)
+        return torch.zeros(query.shape) + (key.shape[2] >= end)
 
     monkeypatch.setattr(alike, "grouped_attention", shown)
-    assert attention_alike(9, 3, 64)
-    attention_alike.cache_clear()
-    monkeypatch.setattr(alike, "grouped_attention", blocked)
     assert not attention_alike(9, 3, 64)
+
+
+def test_attention_that_hears_other_rows_is_seen(monkeypatch):
+    monkeypatch.setattr(alike, "grouped_attention", lambda query, *rest: torch.zeros(query.shape) + len(query))
+    assert not attention_alike(9, 3, 64)
+    attention_alike.cache_clear()
+    monkeypatch.setattr(alike, "grouped_attention", lambda query, *rest: torch.zeros(query.shape))
+    assert attention_alike(9, 3, 64)
 
 
 @needs_alike

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dspine.kernels.branches import branch_positions, branch_sight
-from dspine.kernels.kv import Sides, Span
+from dspine.kernels.kv import Span
 
 # line: 0 1 2; 3 follows 0, 4 follows 3, 5 follows 1, 6 follows 2, 7 follows 4
 PARENTS = (0, 3, 1, 2, 4)
@@ -40,15 +40,10 @@ def test_a_span_tells_slots_from_positions_and_masks_rows_apart() -> None:
     assert mask[0, 0, :3].sum(1).tolist() == [6, 7, 8]
     assert mask[1, 0, :2].sum(1).tolist() == [3, 4]
     assert span.even.positions()[0].tolist() == span.positions()[0, :8].tolist()
-
-
-def test_parts_of_one_grain_leave_the_line_as_if_there_were_no_branches() -> None:
-    span = Span(1, (62, 2), 8, grain=64, counts=(8, 2), parents=(PARENTS, ()))
-    line = [part for part in span.stretches() if isinstance(part, Span)]
-    sides = [part for part in span.stretches() if isinstance(part, Sides)]
-    assert line == Span(1, (62, 2), 3, grain=64, counts=(3, 2)).stretches()
-    assert [(part.first, part.width, part.limit) for part in sides] == [(1, 5, 128)]
-    assert torch.equal(sides[0].causal_mask()[0, 0], branch_sight(62, LINE, PARENTS, 128))
+    ragged = span.causal_mask()
+    assert ragged is not None
+    assert torch.equal(ragged[0], mask[0])
+    assert torch.equal(ragged[1, :, :2], mask[1, :, :2])
 
 
 def test_rows_of_one_shape_go_together_only_with_their_own_branches() -> None:
@@ -59,10 +54,3 @@ def test_rows_of_one_shape_go_together_only_with_their_own_branches() -> None:
         (2, 1, (PARENTS,)),
     ]
     assert [part.parents for part in span.groups(10)] == [(PARENTS, ()), (PARENTS,)]
-
-
-def test_a_row_within_one_grain_is_one_part() -> None:
-    span = Span(1, (40, 2), 8, grain=64, counts=(8, 2), parents=(PARENTS, ()))
-    whole, other = span.stretches()
-    assert whole == Span(1, (40,), 8, grain=64, parents=(PARENTS,))
-    assert other == Span(2, (2,), 2, grain=64)

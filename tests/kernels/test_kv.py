@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -111,16 +109,16 @@ def test_grouped_attention_equals_repeated_heads(masked):
     torch.testing.assert_close(grouped_attention(query, key, value, mask, 0.25), expected, atol=1e-6, rtol=1e-5)
 
 
-def test_whole_grains_are_read_and_what_lies_behind_is_masked():
-    span = Span(0, (3, 6), 2, grain=16)
+def test_slots_up_to_an_end_are_read_and_what_lies_behind_is_masked():
+    span = Span(0, (3, 6), 2, ends=(16,))
     assert span.limit == 16
     assert Span(0, (3,), 2).limit == 5
-    assert Span(0, (14,), 2, grain=16).limit == 16
+    assert Span(0, (14,), 2, ends=(16,)).limit == 16
     mask = span.causal_mask()
     assert mask is not None
     assert mask[:, 0].sum(-1).tolist() == [[4, 5], [7, 8]]
-    assert Span(0, (4, 4), 1, grain=16).causal_mask() is not None
-    assert Span(0, (15, 15), 1, grain=16).causal_mask() is None
+    assert Span(0, (4, 4), 1, ends=(16,)).causal_mask() is not None
+    assert Span(0, (15, 15), 1, ends=(16,)).causal_mask() is None
     cache = RowCache(1, 2)
     cache.open(span)
     keys, values = cache.write(0, torch.ones(2, 1, 2, 4), torch.ones(2, 1, 2, 4))
@@ -128,13 +126,13 @@ def test_whole_grains_are_read_and_what_lies_behind_is_masked():
     assert keys.sum((1, 3)).tolist() == [
         [4.0 if slot in own else 0.0 for slot in range(16)] for own in ((3, 4), (6, 7))
     ]
-    cache.open(Span(0, (5, 5), 2, grain=16))
+    cache.open(Span(0, (5, 5), 2, ends=(16,)))
     assert cache.write(0, torch.ones(2, 1, 2, 4), torch.ones(2, 1, 2, 4))[0].shape == (2, 1, 16, 4)
 
 
 def test_groups_of_a_span_are_its_rows_in_order():
-    span = Span(2, (5, 6, 7), 3, grain=16)
-    assert span.groups(6) == [Span(2, (5, 6), 3, grain=16), Span(4, (7,), 3, grain=16)]
+    span = Span(2, (5, 6, 7), 3, ends=(16,))
+    assert span.groups(6) == [Span(2, (5, 6), 3, ends=(16,)), Span(4, (7,), 3, ends=(16,))]
     assert span.groups(8) == span.groups(6)
     assert span.groups(9) == [span]
     assert [group.rows for group in span.groups(2)] == [1, 1, 1]  # a row is never split
@@ -164,15 +162,12 @@ def test_a_ragged_write_lands_at_each_rows_positions_and_nowhere_else():
     assert torch.equal(values, -keys)
 
 
-def test_stretches_hold_the_queries_of_one_grain():
-    span = Span(1, (14, 20, 21, 3), 4, grain=16)
-    assert span.stretches() == [
-        Span(1, (14,), 2, grain=16),
-        Span(1, (16,), 2, grain=16),
-        Span(2, (20, 21), 4, grain=16),
-        Span(4, (3,), 4, grain=16),
-    ]
-    assert [part.limit for part in span.stretches()] == [16, 32, 32, 16]
-    assert Span(0, (0,), 40, grain=16).stretches()[-1] == Span(0, (32,), 8, grain=16)
-    ragged = Span.of(0, (0, 8, 9), (2, 2, 1))
-    assert replace(ragged, grain=16).stretches() == [Span(0, (0, 8), 2, grain=16), Span(2, (9,), 1, grain=16)]
+def test_slots_end_at_the_next_end_and_behind_the_last_one_these_come_again():
+    limits = [Span(0, (reach - 1,), 1, ends=(16, 24, 40)).limit for reach in (1, 16, 17, 25, 40, 41, 57, 65, 80, 81)]
+    assert limits == [16, 16, 24, 40, 40, 56, 64, 80, 80, 96]
+
+
+def test_filling_behind_a_shorter_row_goes_on_in_line_and_reads_no_further():
+    mask = Span.of(0, (5, 2), (1, 3)).causal_mask()
+    assert mask is not None
+    assert mask[:, 0].sum(-1).tolist() == [[6, 6, 6], [3, 4, 5]]  # six slots in all

@@ -9,20 +9,21 @@ decoding exactly.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 
 import torch
 from torch import nn
 
-from dspine.kernels.attention import grouped_attention
-from dspine.kernels.kv import EVEN, Span
+from dspine.kernels.attention import ALIKE_ENDS, grouped_attention
+from dspine.kernels.kv import Span
 from dspine.kernels.packed import PackedLinear, packable
 
 # Rows of a bfloat16 product up to which oneDNN gives each row the same bits, on processors with AMX and without.
 ALIKE = 32
-# Slots before the blocks that attention is asked about: two cross the end of a grain, one of them where torch's own
-# stretches of 512 slots end.
-STARTS = (0, 3 * EVEN - ALIKE // 2, 8 * EVEN - ALIKE // 2)
+# Slots before the blocks that attention is asked about: one block begins a text, others cross the ends of slots.
+STARTS = (0, *(end - ALIKE // 2 for end in ALIKE_ENDS[2:]), ALIKE_ENDS[-1] + 2 * ALIKE_ENDS[0])
+ROWS = 3
 
 
 def products_alike(layers: Iterable[PackedLinear]) -> bool:
@@ -41,27 +42,29 @@ def products_alike(layers: Iterable[PackedLinear]) -> bool:
 
 @cache
 def attention_alike(heads: int, groups: int, dim: int) -> bool:
-    """Whether a bfloat16 query hears the same in any block, by `Span.stretches`."""
+    """Whether a bfloat16 query hears the same in any block of up to `ALIKE`, beside other rows, among more slots."""
     random = _named()
-    slots = STARTS[-1] + 2 * EVEN
-    keys, values = (torch.randn(1, groups, slots, dim, generator=random).bfloat16() for _ in range(2))
-    queries = torch.randn(1, heads, ALIKE, dim, generator=random).bfloat16()
+    slots = 2 * ALIKE_ENDS[-1]
+    keys, values = (torch.randn(ROWS, groups, slots, dim, generator=random).bfloat16() for _ in range(2))
+    queries = torch.randn(ROWS, heads, ALIKE, dim, generator=random).bfloat16()
 
-    def heard(start: int, first: int, width: int) -> torch.Tensor:
-        parts, at = [], first
-        for part in Span(0, (start + first,), width, grain=EVEN).stretches():
-            visible = part.causal_mask()
-            mask = None if visible is None else torch.zeros(visible.shape).masked_fill(~visible, -torch.inf).bfloat16()
-            own = queries[:, :, at : at + part.width]
-            at += part.width
-            read = slice(None, part.limit)
-            parts.append(grouped_attention(own, keys[:, :, read], values[:, :, read], mask))
-        return torch.cat(parts, dim=2)
+    def heard(start: int, places: slice, rows: int, spare: int = 0) -> torch.Tensor:
+        """Of the first rows' queries at some places of a block behind `start` slots; `spare`: slots behind it."""
+        first, width = start + places.start, places.stop - places.start
+        span = Span(0, (first,), width, ends=ALIKE_ENDS)
+        limit = Span(0, (first + spare,), width, ends=ALIKE_ENDS).limit
+        visible = replace(span, ends=(limit,)).causal_mask()
+        mask = None if visible is None else torch.zeros(visible.shape).masked_fill(~visible, -torch.inf).bfloat16()
+        own, read = queries[:rows, :, places], slice(None, limit)
+        return grouped_attention(own, keys[:rows, :, read], values[:rows, :, read], mask)
 
     for start in STARTS:
-        one_by_one = torch.cat([heard(start, place, 1) for place in range(ALIKE)], dim=2)
-        for width in range(2, ALIKE + 1):
-            if not torch.equal(heard(start, 0, width), one_by_one[:, :, :width]):
+        lone = torch.cat([heard(start, slice(place, place + 1), rows=1) for place in range(ALIKE)], dim=2)
+        spares = [end for end in ALIKE_ENDS if start + end + ALIKE <= slots]
+        asked = [(width, 1, 0) for width in range(2, ALIKE + 1)]
+        asked += [(width, rows, spare) for width in (1, 2, 8, ALIKE) for rows in (1, ROWS) for spare in (0, *spares)]
+        for width, rows, spare in asked:
+            if not torch.equal(heard(start, slice(0, width), rows, spare)[:1], lone[:, :, :width]):
                 return False
     return True
 

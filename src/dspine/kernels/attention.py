@@ -2,8 +2,8 @@
 
 One rule: keys and values are read where they lie. The H/G query heads that share a key head are folded into the
 query length, so that no repeated copy of the cache is made (torch's own masked grouped path makes one a layer).
-A query's result in bfloat16 on a CPU does not depend on its company: see `FEWEST`. It does depend on how many slots are
-read, so whoever wants the same bits reads as many for a query in any block (`Span.stretches`).
+A query's result in bfloat16 on a CPU does not depend on its company, see `FEWEST`, nor on how many slots are read, if
+they end where `ALIKE_ENDS` says.
 """
 
 from __future__ import annotations
@@ -15,6 +15,12 @@ from torch import Tensor
 # On a CPU, torch takes folded queries in lots of so many. In bfloat16 the last lot must hold `FEWEST` at least: fewer
 # are summed another way on some processors, so that a token alone would differ in the last bit from one in a block.
 LOT, FEWEST = 32, 4
+
+# Numbers of slots to read, see `Span.ends`: vectors of slots are full there. On a CPU torch takes slots in lots of 512,
+# and some processors make a bfloat16 sum over them in parts of 192 each; but where 256 or 320 are left, in two even
+# parts, so that a query among fewer slots would differ in the last bit from itself among more.
+EVEN_ENDS = (64,)
+ALIKE_ENDS = (64, 128, 192, 384, 448, 512)
 
 
 def fold_mask(mask: Tensor, share: int) -> Tensor:

@@ -21,15 +21,15 @@ from dspine.kernels.branches import branch_positions, branch_sight
 from dspine.kernels.upload import upload
 
 GROWTH = 256  # slots; storage grows by at least this much, so that growing stays rare
-EVEN = 64  # slots; see `Span.grain`
 
 
 @dataclass(frozen=True)
 class Span:
     """Where one forward writes: rows `first .. first+B-1`, `width` new tokens each, row b's first at `starts[b]`.
 
-    `grain`: the slots that attention reads are a multiple of it. Kernels sum over slots in vectors, so that a query's
-    result depends on where the slots end, in the last bit: seldom, or, by `stretches`, never.
+    `ends`: numbers of slots that attention may read, rising; beyond the last one they come again, behind its multiples.
+    Kernels sum over slots in vectors and in parts, so that a query's result depends on where the slots end, in the last
+    bit; by the right ends seldom or never (`kernels/attention.py`).
 
     `whole`: none of the new tokens will be taken back. Slots do not mind; states of layers that have no slots need then
     not be kept place by place (`target/states.py`).
@@ -45,7 +45,7 @@ class Span:
     first: int
     starts: tuple[int, ...]
     width: int
-    grain: int = 1
+    ends: tuple[int, ...] = (1,)
     whole: bool = False
     counts: tuple[int, ...] | None = None
     parents: tuple[tuple[int, ...], ...] | None = None
@@ -72,9 +72,10 @@ class Span:
 
     @property
     def limit(self) -> int:
-        """Number of slots that attention reads: those of the longest row after this forward, in whole grains."""
+        """Number of slots that attention reads: those of the longest row after this forward, up to the next end."""
         reach = max(map(sum, zip(self.starts, self.each, strict=True)))
-        return reach + -reach % self.grain
+        whole = (reach - 1) // self.ends[-1] * self.ends[-1]
+        return whole + next(end for end in self.ends if end >= reach - whole)
 
     @property
     def even(self) -> Span:
@@ -106,41 +107,11 @@ class Span:
         bounds = [0, *(row for row in range(1, self.rows) if each[row] != each[row - 1]), self.rows]
         return [self._part(start, stop) for start, stop in pairwise(bounds)]
 
-    def stretches(self) -> list[Span | Sides]:
-        """The span as several that are not ragged, in order, each with queries of one grain of slots.
-
-        So `limit` of a query's part is the end of the grain that its own slot lies in, whatever block it came in, and
-        what is in line is taken as if there were no side branches: these are a part of their own where they reach into
-        another grain than the line.
-        """
-        found: list[Span | Sides] = []
-        for index, (start, count) in enumerate(zip(self.starts, self.each, strict=True)):
-            line = count - (0 if self.parents is None else len(self.parents[index]))
-            if line < count and start // self.grain == (start + count - 1) // self.grain:
-                found.append(self._part(index, index + 1))
-                continue
-            ends = range(start + self.grain - start % self.grain, start + line, self.grain)
-            for at, stop in pairwise([start, *ends, start + line]):
-                part = Span(self.first + index, (at,), stop - at, self.grain, self.whole)
-                last = found[-1] if found else None
-                if isinstance(last, Span) and last._goes_with(part):
-                    part = replace(last, starts=(*last.starts, at))
-                    found.pop()
-                found.append(part)
-            if line < count:
-                found.append(Sides(self._part(index, index + 1)))
-        return found
-
-    def _goes_with(self, part: Span) -> bool:
-        """Whether the next row's part is as wide and reads as far."""
-        alike = (self.width, self.limit) == (part.width, part.limit)
-        return self.first + self.rows == part.first and alike and self.parents is None
-
     def _part(self, start: int, stop: int) -> Span:
         """Rows start..stop-1 of the span."""
         part = Span.of(self.first + start, self.starts[start:stop], self.each[start:stop])
         parents = None if self.parents is None or not any(self.parents[start:stop]) else self.parents[start:stop]
-        return replace(part, grain=self.grain, whole=self.whole, parents=parents)
+        return replace(part, ends=self.ends, whole=self.whole, parents=parents)
 
     def slots(self, device: torch.device | str | None = None) -> Tensor:
         """Slot of every new token: (B, T) int64, or (1, N) of a ragged span."""
@@ -165,12 +136,14 @@ class Span:
     def causal_mask(self, device: torch.device | str | None = None, window: int | None = None) -> Tensor | None:
         """Which slots each query sees: bool (B, 1, T, limit), True = visible; None when every query sees all.
 
-        A query at position p sees slots `p - window < slot <= p` (`window` None: all up to p). Not of a ragged span.
+        A query at position p sees slots `p - window < slot <= p` (`window` None: all up to p). Filling behind a row's
+        own tokens goes on in line.
         """
         alike = self.width == 1 and min(self.starts) + 1 == self.limit
         if alike and (window is None or self.limit <= window):
             return None
-        visible = _causal(self.slots(device), self.limit, window)
+        slots = replace(self, counts=None).slots(device)  # (B, T)
+        visible = _causal(slots, self.limit, window)
         for row, parents in enumerate(self.parents or ()):
             if parents:
                 line = self.each[row] - len(parents)
@@ -181,43 +154,6 @@ class Span:
     def moved(self, by: int, width: int) -> Span:
         """`width` slots a row, `by` behind the present starts, none before slot 0."""
         return replace(self, starts=tuple(max(start + by, 0) for start in self.starts), width=width)
-
-
-@dataclass(frozen=True)
-class Sides:
-    """The side branches of a span's one row, as a part of its own.
-
-    row: of that row alone.
-    """
-
-    row: Span
-
-    @property
-    def first(self) -> int:
-        return self.row.first
-
-    @property
-    def rows(self) -> int:
-        return 1
-
-    @property
-    def width(self) -> int:
-        return len((self.row.parents or ((),))[0])
-
-    @property
-    def tokens(self) -> int:
-        return self.width
-
-    @property
-    def limit(self) -> int:
-        """Number of slots that attention reads, as of the whole row."""
-        return self.row.limit
-
-    def causal_mask(self, device: torch.device | str | None = None, window: int | None = None) -> Tensor:
-        """Which slots each of them sees: bool (1, 1, T, limit)."""
-        whole = self.row.causal_mask(device, window)
-        assert whole is not None  # a row with side branches has two tokens at least
-        return whole[:, :, -self.width :]
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,16 @@ import torch
 from torch import Tensor
 
 from dspine.kernels.attention import fold_mask, grouped_attention
-from dspine.kernels.kv import Sides, Span
+from dspine.kernels.kv import Span
 from dspine.kernels.layer import Norm, PackedLayer, layer_packable, signed
 from dspine.kernels.packed import packable
+from dspine.kernels.ragged import Ragged
 from dspine.target.anatomy import Anatomy
 from dspine.target.cache import TargetCache
 
-Masks = Callable[[str, Span | Sides], Tensor | None]
+Masks = Callable[[str, Span], Tensor | None]
+
+FILLED = 32  # tokens; ragged rows of up to so many are attended together, filled up: a call costs more than filling
 
 
 def fusible(parts: Anatomy) -> bool:
@@ -38,26 +41,26 @@ def fusible(parts: Anatomy) -> bool:
 
 @dataclass(frozen=True)
 class Run:
-    """Neighbouring tokens of neighbouring rows, as many of each, which attention takes together.
+    """Neighbouring rows of a span, which attention takes together.
 
     rows: of the open span. tokens: where theirs lie, all tokens of the span end to end.
-    width: tokens of each. limit: slots that they read.
+    layout: their tokens as rows, and back.
+    limit: slots that they read.
     masks: by kind of layer, additive, for query heads folded into the query; None: everything is seen.
     """
 
     rows: slice
     tokens: slice
-    width: int
+    layout: Ragged
     limit: int
     masks: Mapping[str, Tensor | None]
 
     def attend(self, line: Tensor, keys: Tensor, values: Tensor, kind: str, scale: float) -> Tensor:
-        """What these rows hear: queries (1, H, N, D) of all tokens, keys and values (B, G, S, D) → (1, H, own, D)."""
-        own = line[0, :, self.tokens]
-        query = own.view(len(own), -1, self.width, own.shape[2]).transpose(0, 1)
+        """What these rows hear: queries (N, H, D) of all tokens, keys and values (B, G, S, D) → (own, H, D)."""
+        query = self.layout.rows(line[self.tokens]).transpose(1, 2)  # (rows, H, T, D)
         slots = (self.rows, slice(None), slice(self.limit))
         heard = grouped_attention(query, keys[slots], values[slots], self.masks[kind], scale)
-        return heard.transpose(0, 1).flatten(1, 2)[None]
+        return self.layout.line(heard.transpose(1, 2))
 
 
 class FusedDecoder:
@@ -85,8 +88,6 @@ class FusedDecoder:
         config = parts.config
         self.heads = (config.num_attention_heads, config.num_key_value_heads, self._layers[0].head_dim)
         self._share = config.num_attention_heads // config.num_key_value_heads
-        # In bfloat16 a rounding decides often enough to matter: there every query reads as many slots in any block.
-        self._exact = parts.embedding_rows.dtype == torch.bfloat16
 
     def __call__(
         self, ids: Tensor, span: Span, cache: TargetCache, masks: Masks, taps: Sequence[int]
@@ -110,11 +111,11 @@ class FusedDecoder:
         def attend(layer: int, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
             kind, scale = self._kinds[layer], self._scales[layer]
             seen = cache.rows.write(layer, keys, values)
-            if len(runs) == 1:
+            if span.counts is None:
                 return grouped_attention(query, *seen, runs[0].masks[kind], scale)
-            line = query.transpose(0, 1).flatten(1, 2)[None]  # (1, H, N, D)
-            heard = torch.cat([run.attend(line, *seen, kind, scale) for run in runs], dim=2)
-            return heard.view(heard.shape[1], *query.shape[::2], -1).transpose(0, 1)
+            line = query[0].transpose(0, 1)  # (N, H, D)
+            heard = torch.cat([run.attend(line, *seen, kind, scale) for run in runs])
+            return heard.transpose(0, 1)[None]
 
         rows, outputs = len(x), {}
         times = self._layers[0].copies(ids.numel())
@@ -128,12 +129,12 @@ class FusedDecoder:
     def _runs(self, span: Span, masks: Masks, like: Tensor) -> list[Run]:
         """The runs of a span, with masks that were folded and made additive once for all layers."""
         found, at = [], 0
-        for part in span.stretches() if self._exact else span.runs():
+        for part in [span] if span.width <= FILLED else span.runs():
             seen = {kind: masks(kind, part) for kind in dict.fromkeys(self._kinds)}
             folded = {k: None if m is None else _additive(fold_mask(m, self._share), like) for k, m in seen.items()}
             first = part.first - span.first
-            tokens = slice(at, at + part.tokens)
-            found.append(Run(slice(first, first + part.rows), tokens, part.width, part.limit, folded))
+            rows, tokens = slice(first, first + part.rows), slice(at, at + part.tokens)
+            found.append(Run(rows, tokens, Ragged(part.each, part.width, like.device), part.limit, folded))
             at = tokens.stop
         return found
 

@@ -21,7 +21,8 @@ from torch.nn import functional as F
 from dspine.errors import TargetError
 from dspine.facts import TargetFacts
 from dspine.kernels.alike import ALIKE, attention_alike, products_alike
-from dspine.kernels.kv import EVEN, DeviceSpan, Sides, Span
+from dspine.kernels.attention import ALIKE_ENDS, EVEN_ENDS
+from dspine.kernels.kv import DeviceSpan, Span
 from dspine.kernels.packed import PackedLinear
 from dspine.kernels.ragged import Ragged
 from dspine.target import attention, selfcheck
@@ -195,7 +196,7 @@ class Target:
         if span.parents is not None and self.stateful:
             raise TargetError(f"{self.name} keeps recurrent states, which take in one line of tokens, no branches")
         if self.fused is not None:
-            span = replace(span, grain=EVEN)
+            span = replace(span, ends=ALIKE_ENDS if self.dtype == torch.bfloat16 else EVEN_ENDS)
         if not self.ragged:
             span = span.even
         if self.alike is None or span.tokens <= self.alike:
@@ -254,7 +255,7 @@ class Target:
         logits: Tensor = self._parts.head(hidden)
         return logits if self._parts.known else _after_head(logits, self._parts.config)
 
-    def _mask_of(self, kind: str, span: Span | DeviceSpan | Sides) -> Tensor | None:
+    def _mask_of(self, kind: str, span: Span | DeviceSpan) -> Tensor | None:
         """What layers of a kind see. Those that keep a state take no mask: their rows hold no padding that stays."""
         if kind in (LINEAR, CONVOLUTION):
             return None
