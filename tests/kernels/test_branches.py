@@ -46,11 +46,6 @@ def test_a_span_tells_slots_from_positions_and_masks_rows_apart() -> None:
     assert torch.equal(ragged[1, :, :2], mask[1, :, :2])
 
 
-def test_rows_of_one_shape_go_together_only_with_their_own_branches() -> None:
+def test_groups_of_rows_keep_their_own_branches() -> None:
     span = Span(0, (5, 5, 5), 8, parents=(PARENTS, (), PARENTS), counts=(8, 2, 8))
-    assert [(part.first, part.rows, part.parents) for part in span.runs()] == [
-        (0, 1, (PARENTS,)),
-        (1, 1, None),
-        (2, 1, (PARENTS,)),
-    ]
     assert [part.parents for part in span.groups(10)] == [(PARENTS, ()), (PARENTS,)]

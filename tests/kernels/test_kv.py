@@ -148,7 +148,7 @@ def test_a_ragged_span_counts_each_rows_own_tokens():
     assert Span.of(1, [5, 9], [4, 4]) == Span(1, (5, 9), 4)
     assert span.even == Span(1, (5, 9, 2, 30), 4)
     assert span.groups(8) == [Span(1, (5, 9), 4, counts=(4, 1)), Span(3, (2, 30), 4)]
-    assert span.runs() == [Span(1, (5,), 4), Span(2, (9,), 1), Span(3, (2, 30), 4)]
+    assert span.limits == [9, 10, 6, 34]
 
 
 def test_a_ragged_write_lands_at_each_rows_positions_and_nowhere_else():

@@ -71,11 +71,18 @@ class Span:
         return sum(self.each)
 
     @property
+    def limits(self) -> list[int]:
+        """Number of slots that attention reads of each row: those that it holds after this forward, up to an end."""
+        last, found = self.ends[-1], []
+        for start, count in zip(self.starts, self.each, strict=True):
+            whole = (start + count - 1) // last * last
+            found.append(whole + next(end for end in self.ends if end >= start + count - whole))
+        return found
+
+    @property
     def limit(self) -> int:
-        """Number of slots that attention reads: those of the longest row after this forward, up to the next end."""
-        reach = max(map(sum, zip(self.starts, self.each, strict=True)))
-        whole = (reach - 1) // self.ends[-1] * self.ends[-1]
-        return whole + next(end for end in self.ends if end >= reach - whole)
+        """Number of slots that attention reads of all rows together: as of the longest."""
+        return max(self.limits)
 
     @property
     def even(self) -> Span:
@@ -100,12 +107,6 @@ class Span:
                 held = 0
             held += count
         return [self._part(start, stop) for start, stop in pairwise([*bounds, self.rows])]
-
-    def runs(self) -> list[Span]:
-        """The span as several that are not ragged, in order: neighbouring rows of one width go together."""
-        each = self.each
-        bounds = [0, *(row for row in range(1, self.rows) if each[row] != each[row - 1]), self.rows]
-        return [self._part(start, stop) for start, stop in pairwise(bounds)]
 
     def _part(self, start: int, stop: int) -> Span:
         """Rows start..stop-1 of the span."""

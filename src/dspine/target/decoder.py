@@ -8,24 +8,20 @@ Qwen3 (norms of queries and keys).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from dspine.kernels.attention import fold_mask, grouped_attention
 from dspine.kernels.kv import Span
 from dspine.kernels.layer import Norm, PackedLayer, layer_packable, signed
 from dspine.kernels.packed import packable
-from dspine.kernels.ragged import Ragged
+from dspine.kernels.rows_attention import RowsAttention
 from dspine.target.anatomy import Anatomy
 from dspine.target.cache import TargetCache
 
 Masks = Callable[[str, Span], Tensor | None]
-
-FILLED = 32  # tokens; ragged rows of up to so many are attended together, filled up: a call costs more than filling
 
 
 def fusible(parts: Anatomy) -> bool:
@@ -37,30 +33,6 @@ def fusible(parts: Anatomy) -> bool:
         and getattr(config, "hidden_act", None) in ("silu", "swish")
         and all(layer_packable(layer) for layer in parts.layers)
     )
-
-
-@dataclass(frozen=True)
-class Run:
-    """Neighbouring rows of a span, which attention takes together.
-
-    rows: of the open span. tokens: where theirs lie, all tokens of the span end to end.
-    layout: their tokens as rows, and back.
-    limit: slots that they read.
-    masks: by kind of layer, additive, for query heads folded into the query; None: everything is seen.
-    """
-
-    rows: slice
-    tokens: slice
-    layout: Ragged
-    limit: int
-    masks: Mapping[str, Tensor | None]
-
-    def attend(self, line: Tensor, keys: Tensor, values: Tensor, kind: str, scale: float) -> Tensor:
-        """What these rows hear: queries (N, H, D) of all tokens, keys and values (B, G, S, D) → (own, H, D)."""
-        query = self.layout.rows(line[self.tokens]).transpose(1, 2)  # (rows, H, T, D)
-        slots = (self.rows, slice(None), slice(self.limit))
-        heard = grouped_attention(query, keys[slots], values[slots], self.masks[kind], scale)
-        return self.layout.line(heard.transpose(1, 2))
 
 
 class FusedDecoder:
@@ -87,7 +59,6 @@ class FusedDecoder:
         self._norm = _norm_of(decoder.norm)
         config = parts.config
         self.heads = (config.num_attention_heads, config.num_key_value_heads, self._layers[0].head_dim)
-        self._share = config.num_attention_heads // config.num_key_value_heads
 
     def __call__(
         self, ids: Tensor, span: Span, cache: TargetCache, masks: Masks, taps: Sequence[int]
@@ -106,16 +77,13 @@ class FusedDecoder:
         """
         x = self._embedding(ids)
         rotary = signed(*cast(tuple[Tensor, Tensor], self._rotary(x, span.positions(x.device))))
-        runs = self._runs(span, masks, x)
+        seen = {kind: masks(kind, span) for kind in dict.fromkeys(self._kinds)}
+        added = {kind: None if mask is None else _additive(mask, x) for kind, mask in seen.items()}
+        attention = RowsAttention(span, added, self.heads, x.device)
 
         def attend(layer: int, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
             kind, scale = self._kinds[layer], self._scales[layer]
-            seen = cache.rows.write(layer, keys, values)
-            if span.counts is None:
-                return grouped_attention(query, *seen, runs[0].masks[kind], scale)
-            line = query[0].transpose(0, 1)  # (N, H, D)
-            heard = torch.cat([run.attend(line, *seen, kind, scale) for run in runs])
-            return heard.transpose(0, 1)[None]
+            return attention(query, *cache.rows.write(layer, keys, values), kind, scale)
 
         rows, outputs = len(x), {}
         times = self._layers[0].copies(ids.numel())
@@ -125,18 +93,6 @@ class FusedDecoder:
             if index in taps:
                 outputs[index] = x[:rows]
         return self._norm(x[:rows]), outputs
-
-    def _runs(self, span: Span, masks: Masks, like: Tensor) -> list[Run]:
-        """The runs of a span, with masks that were folded and made additive once for all layers."""
-        found, at = [], 0
-        for part in [span] if span.width <= FILLED else span.runs():
-            seen = {kind: masks(kind, part) for kind in dict.fromkeys(self._kinds)}
-            folded = {k: None if m is None else _additive(fold_mask(m, self._share), like) for k, m in seen.items()}
-            first = part.first - span.first
-            rows, tokens = slice(first, first + part.rows), slice(at, at + part.tokens)
-            found.append(Run(rows, tokens, Ragged(part.each, part.width, like.device), part.limit, folded))
-            at = tokens.stop
-        return found
 
 
 def _additive(mask: Tensor, like: Tensor) -> Tensor:
