@@ -9,17 +9,17 @@ import pytest
 from tests.cli.conftest import Run, assert_fault, parsed
 
 from dspine.decode import costbook
+from dspine.decode.cost import Runs
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     asked: list[int] = []
 
-    def measure(
-        target: object, drafter: object, rows: int, forward: object
-    ) -> tuple[dict[int, list[float]], list[float]]:
+    def measure(target: object, drafter: object, rows: int, forward: object) -> Runs:
         asked.append(rows)
-        return {width: [rows * width / 1000] * 2 for width in (1, 2, 4)}, [rows / 4000] * 2
+        verify = {width: [rows * width / 1000] * 2 for width in (1, 2, 4)}
+        return Runs(verify, [rows / 4000] * 2, [0.0215] * 2 if rows > 1 else [])
 
     monkeypatch.setattr(costbook, "measure", measure)
     return asked
@@ -31,6 +31,7 @@ def test_it_measures_keeps_and_prints(run: Run, models: object, costs: Path, qui
     assert quick == [1, 3]
     assert found["verify"] == {"1": {"1": 0.001, "2": 0.002, "4": 0.004}, "3": {"1": 0.003, "2": 0.006, "4": 0.012}}
     assert found["draft"] == {"1": 0.00025, "3": 0.00075}
+    assert found["apart"] == {"3": pytest.approx(0.0155)}
     assert found["facts"]["block_size"] == 4
     assert json.loads(Path(found["file"]).read_text())["verify"] == found["verify"]
     assert Path(found["file"]).parent == costs
@@ -39,12 +40,14 @@ def test_it_measures_keeps_and_prints(run: Run, models: object, costs: Path, qui
     assert shown.exit_code == 0
     assert shown.stdout.splitlines()[-1] == found["file"]
     assert "12.00" in shown.stdout
+    assert "a wider row" in shown.stdout
+    assert "15.50" in shown.stdout  # 21.5 less 6, for 6 tokens of 3 rows
     run("generate", "Hi", "-n", 4, "--target", models.target, "--drafter", models.drafter, "--verify", "auto")
     assert quick == [1, 3] * 2  # decoding found it
 
 
 def test_a_busy_machine_is_not_believed(run: Run, models: object, costs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(costbook, "measure", lambda *_: ({1: [1.0, 2.0], 4: [1.0, 1.0]}, [0.1, 0.1]))
+    monkeypatch.setattr(costbook, "measure", lambda *_: Runs({1: [1.0, 2.0], 4: [1.0, 1.0]}, [0.1, 0.1]))
     for file in costs.glob("*.json"):
         file.unlink()
     result = run("profile-verify", models.target, "--drafter", models.drafter, "--rows", 1, "--json")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dspine.decode.cost import Costs, interpolated, non_decreasing
+from dspine.decode.cost import Costs, Runs, interpolated, non_decreasing
 
 TABLE = Costs({1: {1: 10.0, 2: 12.0, 4: 20.0}, 4: {1: 16.0, 4: 40.0}}, {1: 3.0, 4: 5.0})
 
@@ -32,7 +32,25 @@ def test_rows_of_different_widths_cost_as_the_widest_or_what_their_tokens_cost()
     ragged = replace(TABLE, ragged=True)
     assert ragged.drafted_rows([3, 0, 0, 0]) == 5 + 16 + 24 * 3 / 12  # 7 tokens
     assert ragged.drafted_rows([3, 3, 3, 3]) == ragged.drafted(4, 3) == 5 + 40
-    assert ragged.extended(8, {1: [1.0]}, [1.0]).ragged
+    assert ragged.extended(8, Runs({1: [1.0]}, [1.0])).ragged
+
+
+def test_a_row_that_is_wider_than_others_costs_more_but_never_more_than_if_all_were() -> None:
+    table = replace(TABLE, ragged=True, apart={4: 3.0})
+    assert table.undrafted_rows([3, 0, 0, 0]) == 16 + 24 * 3 / 12 + 3
+    assert table.undrafted_rows([2, 0, 0, 2]) == 16 + 24 * 4 / 12 + 2 * 3
+    assert table.undrafted_rows([3, 3, 3, 2]) == 40  # three times 3 on top would be more than four wide rows
+    assert table.undrafted_rows([0, 0, 0, 0]) == table.plain(4) == 16
+    assert table.undrafted_rows([3]) == 20
+    assert table.undrafted_rows([3, 0, 0]) == 16 + 24 * 2 / 12 + 3  # read off four rows
+    assert table.drafted_rows([3, 0, 0, 0]) == 5 + 16 + 24 * 3 / 12 + 3
+
+
+def test_what_a_wide_row_costs_in_addition_is_what_its_tokens_alone_do_not() -> None:
+    runs = Runs({1: [16.0], 4: [40.0]}, [5.0], wide=[99.0, 24.5])  # 7 tokens cost 22
+    assert Costs(ragged=True).extended(4, runs).apart == {4: 2.5}
+    assert Costs(ragged=True).extended(4, replace(runs, wide=[21.0])).apart == {4: 0.0}
+    assert runs.each == [[16.0], [40.0], [5.0], [99.0, 24.5]]
 
 
 def test_what_a_table_covers() -> None:
@@ -42,14 +60,14 @@ def test_what_a_table_covers() -> None:
 
 
 def test_the_quickest_of_several_runs_counts() -> None:
-    table = TABLE.extended(2, {1: [1.1, 9.0, 1.0], 3: [20.0, 2.2, 2.0]}, [0.5, 0.7, 30.0])
+    table = TABLE.extended(2, Runs({1: [1.1, 9.0, 1.0], 3: [20.0, 2.2, 2.0]}, [0.5, 0.7, 30.0]))
     assert (table.plain(2), table.drafted(2, 2)) == (1.0, 0.5 + 2.0)
     assert table.plain(1) == 10
     assert TABLE.plain(2) == 16  # the old table stays as it was
 
 
 def test_a_longer_block_never_costs_less() -> None:
-    table = Costs().extended(1, {1: [5.0], 2: [9.0], 4: [7.0], 8: [10.0]}, [1.0])
+    table = Costs().extended(1, Runs({1: [5.0], 2: [9.0], 4: [7.0], 8: [10.0]}, [1.0]))
     assert [table.drafted(1, n) - 1 for n in (0, 1, 2, 3, 7)] == [5, 8, 8, 8, 10]
     assert non_decreasing([3.0, 2.0, 1.0, 4.0]) == [2, 2, 2, 4]
     assert non_decreasing([1.0, 2.0, 2.0]) == [1, 2, 2]
@@ -60,7 +78,8 @@ def test_one_point_is_flat() -> None:
 
 
 def test_a_table_survives_a_file() -> None:
-    assert Costs.from_numbers(json.loads(json.dumps(TABLE.numbers()))) == TABLE
+    for table in (TABLE, replace(TABLE, apart={4: 0.0}), replace(TABLE, apart={1: 2.0, 4: 0.5})):
+        assert Costs.from_numbers(json.loads(json.dumps(table.numbers()))) == table
 
 
 @pytest.mark.parametrize(
@@ -68,12 +87,15 @@ def test_a_table_survives_a_file() -> None:
     [
         {},
         {"verify": {"1": {"1": 1.0}}},
-        {"verify": {"1": {"1": 1.0}}, "draft": {"2": 1.0}},
-        {"verify": {"1": {"2": 1.0}}, "draft": {"1": 1.0}},
-        {"verify": {"1": {"1": 0.0}}, "draft": {"1": 1.0}},
-        {"verify": {"1": {"1": float("nan")}}, "draft": {"1": 1.0}},
-        {"verify": {"one": {"1": 1.0}}, "draft": {"one": 1.0}},
-        {"verify": [1], "draft": {"1": 1.0}},
+        {"verify": {"1": {"1": 1.0}}, "draft": {"1": 1.0}},
+        {"verify": {"1": {"1": 1.0}}, "draft": {"2": 1.0}, "apart": {}},
+        {"verify": {"1": {"2": 1.0}}, "draft": {"1": 1.0}, "apart": {}},
+        {"verify": {"1": {"1": 0.0}}, "draft": {"1": 1.0}, "apart": {}},
+        {"verify": {"1": {"1": float("nan")}}, "draft": {"1": 1.0}, "apart": {}},
+        {"verify": {"one": {"1": 1.0}}, "draft": {"one": 1.0}, "apart": {}},
+        {"verify": [1], "draft": {"1": 1.0}, "apart": {}},
+        {"verify": {"1": {"1": 1.0}}, "draft": {"1": 1.0}, "apart": {"2": 1.0}},
+        {"verify": {"1": {"1": 1.0}}, "draft": {"1": 1.0}, "apart": {"1": -1.0}},
     ],
 )
 def test_what_is_no_table_is_refused(found: dict[str, object]) -> None:

@@ -11,7 +11,7 @@ from tests.support.tiny_drafter import tiny_drafter
 from tests.support.tiny_target import tiny_model, tiny_target, tiny_tokenizer
 
 from dspine.decode import costbook
-from dspine.decode.cost import Costs
+from dspine.decode.cost import Costs, Runs
 from dspine.decode.costbook import KEPT, CostBook, facts_of, measure, steady, widths
 from dspine.drafter import DSpine
 from dspine.kernels.arithmetic import CPU
@@ -40,21 +40,20 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The counts of rows that were measured, by a quick stand-in on a quiet machine."""
     asked: list[int] = []
 
-    def quick(
-        target: Target, drafter: DSpine, rows: int, forward: object
-    ) -> tuple[dict[int, list[float]], list[float]]:
+    def quick(target: Target, drafter: DSpine, rows: int, forward: object) -> Runs:
         asked.append(rows)
-        return {1: [1.0 * rows] * 2, drafter.block_size: [2.0 * rows] * 2}, [0.5, 0.5]
+        return Runs({1: [1.0 * rows] * 2, drafter.block_size: [2.0 * rows] * 2}, [0.5, 0.5])
 
     monkeypatch.setattr(costbook, "measure", quick)
     return asked
 
 
 def test_every_size_is_measured_several_times(target: Target, drafter: DSpine) -> None:
-    verify, draft = measure(target, drafter, 3)
-    assert list(verify) == widths(3, 6) == [1, 2, 4, 6]
-    assert {len(runs) for runs in verify.values()} == {len(draft)}
-    assert all(seconds > 0 for runs in (*verify.values(), draft) for seconds in runs)
+    found = measure(target, drafter, 3)
+    assert list(found.verify) == widths(3, 6) == [1, 2, 4, 6]
+    assert {len(runs) for runs in found.each} == {len(found.draft)}
+    assert all(seconds > 0 for runs in found.each for seconds in runs)
+    assert not found.wide  # its rows all cost as much as the widest
 
 
 def test_drafting_costs_what_is_shown_to_the_drafter_too(
@@ -64,7 +63,7 @@ def test_drafting_costs_what_is_shown_to_the_drafter_too(
     monkeypatch.setattr(
         DSpine, "observe", lambda self, cache, span, *rest: spans.append(span) or observe(self, cache, span, *rest)
     )
-    _, draft = measure(target, drafter, 3)
+    draft = measure(target, drafter, 3).draft
     before = spans[0].width
     assert spans[1:] == [Span(0, (before,) * 3, KEPT)] * (len(draft) + 1)
 
@@ -92,9 +91,12 @@ def test_sizes_between_whole_widths_are_measured_on_ragged_rows(
         "forward",
         lambda self, ids, cache, span, *taps: spans.append(span) or forward(self, ids, cache, span, *taps),
     )
-    verify, _ = measure(packed, tiny_drafter(packed, block_size=6), 3)
-    assert list(verify) == [1.0, 5 / 3]
-    assert {span.each for span in spans} == {(1, 1, 1), (2, 2, 1)}
+    found = measure(packed, tiny_drafter(packed, block_size=6), 3)
+    assert list(found.verify) == [1.0, 5 / 3]
+    assert {span.each for span in spans} == {(1, 1, 1), (2, 2, 1), (1, 1, 6)}
+    assert len(found.wide) == len(found.draft)
+    spans.clear()
+    assert not measure(packed, tiny_drafter(packed, block_size=6), 1).wide
 
 
 @needs_onednn
@@ -111,17 +113,17 @@ def test_measuring_goes_on_until_two_runs_agree(
 ) -> None:
     spent = iter([9.0] * 5 + [5.0, 1, 1, 1, 1] + [4.0, 1, 1, 1, 1] + [3.0, 1, 1, 1, 1] + [2.0, 1, 1, 1, 1] + [2.1] * 50)
     monkeypatch.setattr(costbook, "_seconds", lambda work: next(spent))
-    verify, draft = measure(target, drafter, 1)
-    assert verify[1] == [5, 4, 3, 2, 2.1]  # neither the run that pays for set-up, nor one more than needed
-    assert len(draft) == 5
+    found = measure(target, drafter, 1)
+    assert found.verify[1] == [5, 4, 3, 2, 2.1]  # neither the run that pays for set-up, nor one more than needed
+    assert len(found.draft) == 5
     monkeypatch.setattr(costbook, "LIMIT_S", 0.0)
     spent = iter([9.0] * 5 + [1.0, 2.0] * 50)
-    assert measure(target, drafter, 1) == ({1: [1], 2: [2], 4: [1], 6: [2]}, [1])
+    assert measure(target, drafter, 1) == Runs({1: [1], 2: [2], 4: [1], 6: [2]}, [1], [])
 
 
 def test_a_target_with_hardly_any_room_is_measured_too(drafter: DSpine) -> None:
     small = tiny_target(max_position_embeddings=9)
-    assert all(measure(small, tiny_drafter(small, block_size=6), 1)[0].values())
+    assert all(measure(small, tiny_drafter(small, block_size=6), 1).each)
 
 
 def test_counts_of_rows_are_measured_when_they_are_asked_for(
@@ -166,7 +168,8 @@ def test_a_damaged_file_is_measured_again(target: Target, drafter: DSpine, count
 def test_what_was_measured_on_a_busy_machine_is_not_kept(
     target: Target, drafter: DSpine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(costbook, "measure", lambda *_: ({1: [9.0, 1.1, 1.2], 6: [2.0, 5.0, 4.0]}, [1.0, 1.0, 1.0]))
+    runs = Runs({1: [9.0, 1.1, 1.2], 6: [2.0, 5.0, 4.0]}, [1.0, 1.0, 1.0])
+    monkeypatch.setattr(costbook, "measure", lambda *_: runs)
     book = CostBook(target, drafter, capacity=8)
     assert book.covering(1).plain(1) == 1.1
     assert not book.file.exists()

@@ -111,8 +111,8 @@ def test_a_round_that_broke_off_is_run_again(taught: OracleDrafter, method: str,
 
 
 def test_costs_are_measured_from_a_state_that_holds_a_prompt(taught: OracleDrafter) -> None:
-    verify, _ = measure(taught.target, TableDrafter(taught.target), 2)
-    assert sorted(verify) == [1, 2, 4, 5]
+    found = measure(taught.target, TableDrafter(taught.target), 2)
+    assert sorted(found.verify) == [1, 2, 4, 5]
 
 
 def test_a_drafter_of_ours_over_a_hybrid_target(taught: OracleDrafter) -> None:

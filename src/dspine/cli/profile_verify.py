@@ -69,12 +69,14 @@ def profile_verify(
 
 
 def _table(costs: Costs, candidates: int) -> Table:
-    """Milliseconds: of drafting, and of verifying by tokens a row."""
+    """Milliseconds: of drafting, of verifying by tokens a row, and what a row wider than others costs in addition."""
     widths = sorted({width for sizes in costs.verify.values() for width in sizes})
     table = titled("Milliseconds of a round's parts, by tokens a row in the target's forward", "rows")
-    for head in (f"draft {candidates}", *(f"{width:.3g}" for width in widths)):
+    heads = [f"draft {candidates}", *(f"{width:.3g}" for width in widths), *(["a wider row"] if costs.apart else [])]
+    for head in heads:
         table.add_column(head, justify="right")
     for rows, sizes in sorted(costs.verify.items()):
         seconds = [costs.draft[rows], *(sizes.get(width) for width in widths)]
+        seconds += [costs.apart.get(rows)] if costs.apart else []
         table.add_row(str(rows), *("" if each is None else f"{1000 * each:.2f}" for each in seconds))
     return table

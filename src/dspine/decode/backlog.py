@@ -38,8 +38,8 @@ class Backlog:
         """
         if self._stored is None:
             self._stored = features.new_zeros(self._rows, SLOTS, features.shape[2])
-        rows, where = self._places(starts, features.shape[1], features.device)
-        self._stored[rows, where] = features
+        where = self._places(starts, features.shape[1], features.device)
+        self._stored.flatten(0, 1).index_copy_(0, where, features.flatten(0, 1))
 
     def read(self, starts: Sequence[int], width: int) -> Tensor:
         """Features (B, width, m·d) of rows 0..B-1 from positions `starts` on; anything where none were kept.
@@ -49,14 +49,15 @@ class Backlog:
         """
         if self._stored is None or width > SLOTS:
             raise RuntimeError(f"{width} positions asked of a backlog of {SLOTS if self._stored is not None else 0}")
-        rows, where = self._places(starts, width, self._stored.device)
-        return self._stored[rows, where]
+        where = self._places(starts, width, self._stored.device)
+        return self._stored.flatten(0, 1).index_select(0, where).view(len(starts), width, -1)
 
     @staticmethod
-    def _places(starts: Sequence[int], width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Where positions lie: rows (B, 1) and slots (B, width)."""
-        where = upload(starts, device)[:, None] + torch.arange(width, device=device)
-        return torch.arange(len(starts), device=device)[:, None], where.remainder_(SLOTS)
+    def _places(starts: Sequence[int], width: int, device: torch.device) -> Tensor:
+        """Where positions lie, all rows' slots end to end: (B·width,)."""
+        return upload(
+            [row * SLOTS + at % SLOTS for row, start in enumerate(starts) for at in range(start, start + width)], device
+        )
 
     def move(self, source: int, target: int) -> None:
         """Copy a row over another one."""

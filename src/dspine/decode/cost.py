@@ -9,8 +9,27 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Seconds of several runs of each size, of one count of rows.
+
+    verify: by tokens a row. draft: of drafting.
+    wide: of verifying a whole block of one row and the anchors alone of the others; empty where rows are not ragged.
+    """
+
+    verify: Mapping[float, Sequence[float]]
+    draft: Sequence[float]
+    wide: Sequence[float] = ()
+
+    @property
+    def each(self) -> list[Sequence[float]]:
+        """The runs of every size."""
+        return [*self.verify.values(), self.draft, *([self.wide] if self.wide else [])]
 
 
 @dataclass(frozen=True)
@@ -21,6 +40,8 @@ class Costs:
         target's forward up to its choices.
     draft: by count of rows: seconds of drafting one block a row, and of taking in what a round keeps.
     ragged: whether rows of different widths cost what their tokens cost; else each costs as much as the widest.
+    apart: by count of rows, where they are ragged: seconds that a row costs in addition for being wider than others,
+        as attention takes it apart (`kernels/rows_attention.py`).
 
     An empty table covers nothing and cannot be asked.
     """
@@ -28,6 +49,7 @@ class Costs:
     verify: Mapping[int, Mapping[float, float]] = field(default_factory=dict)
     draft: Mapping[int, float] = field(default_factory=dict)
     ragged: bool = False
+    apart: Mapping[int, float] = field(default_factory=dict)
 
     def covering(self, rows: int) -> Costs:
         """The table to ask about `rows` rows: this one, as it is all there is."""
@@ -44,7 +66,12 @@ class Costs:
     def undrafted_rows(self, lengths: Sequence[int]) -> float:
         """Seconds of a round that verifies so many candidates of each row, none of them drafted."""
         rows = len(lengths)
-        return self._seconds(rows, rows + (sum(lengths) if self.ragged else rows * max(lengths)))
+        least, most = min(lengths), max(lengths)
+        filled = self._seconds(rows, rows * (1 + most))
+        if least == most or not self.ragged:
+            return filled
+        apart = sum(length > least for length in lengths) * self.apart.get(self._count(rows), 0.0)
+        return min(filled, self._seconds(rows, rows + sum(lengths)) + apart)
 
     def drafted(self, rows: int, candidates: int) -> float:
         """Seconds of a round that drafts and verifies `candidates` candidates a row."""
@@ -54,21 +81,25 @@ class Costs:
         """Seconds of a round that drafts, and verifies so many candidates of each row."""
         return self.draft[self._count(len(lengths))] + self.undrafted_rows(lengths)
 
-    def extended(self, rows: int, verify: Mapping[float, Sequence[float]], draft: Sequence[float]) -> Costs:
-        """The table with one more count of rows, from several runs of each size.
+    def extended(self, rows: int, runs: Runs) -> Costs:
+        """The table with one more count of rows.
 
         The quickest run counts, as whatever disturbs a run makes it longer: on a busy machine medians of a few runs
         differ by tens of per cent, minima by a few. Where a shorter block seems dearer than a longer one, it is
         their mean.
         """
-        widths = sorted(verify)
-        seconds = non_decreasing([min(verify[width]) for width in widths])
+        widths = sorted(runs.verify)
+        seconds = non_decreasing([min(runs.verify[width]) for width in widths])
         fresh = dict(zip(widths, seconds, strict=True))
-        return Costs({**self.verify, rows: fresh}, {**self.draft, rows: min(draft)}, self.ragged)
+        known = replace(self, verify={**self.verify, rows: fresh}, draft={**self.draft, rows: min(runs.draft)})
+        if not runs.wide:
+            return known
+        alone = known._seconds(rows, rows - 1 + round(widths[-1]))
+        return replace(known, apart={**self.apart, rows: max(0.0, min(runs.wide) - alone)})
 
     def numbers(self) -> dict[str, Any]:
         """The seconds for a JSON file; `from_numbers` reads them."""
-        return {"verify": self.verify, "draft": self.draft}
+        return {"verify": self.verify, "draft": self.draft, "apart": self.apart}
 
     @classmethod
     def from_numbers(cls, found: Mapping[str, Any]) -> Costs:
@@ -82,9 +113,10 @@ class Costs:
             for rows, sizes in found["verify"].items()
         }
         draft = {int(rows): _positive(seconds) for rows, seconds in found["draft"].items()}
-        if set(verify) != set(draft) or any(1 not in sizes for sizes in verify.values()):
+        apart = {int(rows): _duration(seconds) for rows, seconds in found["apart"].items()}
+        if set(verify) != set(draft) or not set(apart) <= set(draft) or any(1 not in each for each in verify.values()):
             raise ValueError("not a cost table")
-        return cls(verify, draft)
+        return cls(verify, draft, apart=apart)
 
     def _count(self, rows: int) -> int:
         """The smallest measured count of at least `rows` rows, else the largest."""
@@ -92,9 +124,15 @@ class Costs:
 
     def _seconds(self, rows: int, tokens: int) -> float:
         """Of verifying `tokens` tokens of all rows together."""
-        count = self._count(rows)
-        sizes = sorted(self.verify[count])
-        return interpolated([count * size for size in sizes], [self.verify[count][s] for s in sizes], tokens)
+        return interpolated(*self._lines[self._count(rows)], tokens)
+
+    @cached_property
+    def _lines(self) -> dict[int, tuple[list[float], list[float]]]:
+        """By count of rows: tokens of all rows, and the seconds of each."""
+        return {
+            count: ([count * size for size in sorted(sizes)], [sizes[size] for size in sorted(sizes)])
+            for count, sizes in self.verify.items()
+        }
 
 
 def interpolated(points: Sequence[float], values: Sequence[float], at: float) -> float:
@@ -120,6 +158,12 @@ def non_decreasing(values: Sequence[float]) -> list[float]:
 
 
 def _positive(seconds: float) -> float:
-    if not 0 < seconds < float("inf"):
+    if not _duration(seconds):
+        raise ValueError(f"{seconds} is no duration of work")
+    return float(seconds)
+
+
+def _duration(seconds: float) -> float:
+    if not 0 <= seconds < float("inf"):
         raise ValueError(f"{seconds} is no duration")
     return float(seconds)

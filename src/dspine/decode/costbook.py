@@ -29,7 +29,7 @@ from torch import nn
 
 from dspine import __version__
 from dspine.cache_folder import cache_root
-from dspine.decode.cost import Costs
+from dspine.decode.cost import Costs, Runs
 from dspine.drafter.captured import CapturedDraft
 from dspine.drafter.proposal import Drafter, Fusable
 from dspine.kernels.kv import Span
@@ -42,7 +42,7 @@ from dspine.target.model import Forward, Target
 CONTEXT = 64  # tokens before the block; a longer context makes plain and drafted rounds dearer alike
 RUNS = 3  # of each size at least, in turn, so that a disturbance meets all sizes
 LIMIT_S = 2.0  # no further run after so many seconds
-DRAFT = 0.0  # the size of no block: stands for drafting among the sizes
+DRAFT, WIDE = 0.0, -1.0  # sizes of no block: stand among the sizes for drafting, and for one wide row among others
 KEPT = 2  # tokens a row that a drafted round shows the drafter: part of what drafting costs
 STEADY = 1.1  # the two quickest runs of a size may differ by so much
 
@@ -89,19 +89,17 @@ class CostBook:
     def measured(self, rows: int) -> Costs:
         """The table, with exactly `rows` rows measured now."""
         with stage("measure"):
-            verify, draft = measure(self._target, self._drafter, rows, self._forward)
-        self._costs = self._costs.extended(rows, verify, draft)
-        self._keep = self._keep and all(steady(runs) for runs in (*verify.values(), draft))
+            runs = measure(self._target, self._drafter, rows, self._forward)
+        self._costs = self._costs.extended(rows, runs)
+        self._keep = self._keep and all(map(steady, runs.each))
         if self._keep:
             _write(self.file, {"facts": self.facts, **self._costs.numbers()})
         return self._costs
 
 
 @torch.inference_mode()
-def measure(
-    target: Target, drafter: Drafter, rows: int, forward: Forward | None = None
-) -> tuple[dict[float, list[float]], list[float]]:
-    """Seconds of verifying blocks of several widths, by tokens a row, and of drafting a block, some runs each.
+def measure(target: Target, drafter: Drafter, rows: int, forward: Forward | None = None) -> Runs:
+    """Seconds of verifying blocks of several widths and of drafting a block.
 
     The caches are its own and are gone afterwards; nothing else is touched.
     """
@@ -116,9 +114,8 @@ def measure(
         target.forward(ids[:, :before], cache, Span(0, (0,) * rows, before, whole=True))
     law, kept = Law.greedy_rows(rows, device), min(KEPT, before)
 
-    def verify(width: float) -> None:
-        tokens = round(rows * width)
-        span = Span.of(0, (before,) * rows, [tokens // rows + (row < tokens % rows) for row in range(rows)])
+    def verify(counts: Sequence[int]) -> None:
+        span = Span.of(0, (before,) * rows, counts)
         hidden = forward(ids[:, : span.width], cache, span, taps).hidden
         line = Ragged(span.each, span.width, device).line(hidden)
         likeliest(target.logits(line)).tolist()  # on the host: what an accelerator has queued is done then
@@ -129,7 +126,12 @@ def measure(
         for row in range(rows):
             context.commit(row, before)
 
-    works = {width: partial(verify, width) for width in widths(rows, block, target.alike)} | {DRAFT: draft}
+    works: dict[float, Callable[[], None]] = {
+        width: partial(verify, evenly(round(rows * width), rows)) for width in widths(rows, block, target.alike)
+    }
+    works[DRAFT] = draft
+    if target.ragged and rows > 1:
+        works[WIDE] = partial(verify, [1] * (rows - 1) + [block])
     for work in works.values():  # pays for set-up, and does not count
         _seconds(work)
     times = {float(size): list[float]() for size in works}
@@ -137,8 +139,13 @@ def measure(
     while not times[DRAFT] or (_wanting(times.values()) and perf_counter() < deadline):
         for size, work in works.items():
             times[size].append(_seconds(work))
-    drafts = times.pop(DRAFT)
-    return times, drafts
+    drafts, wide = times.pop(DRAFT), times.pop(WIDE, [])
+    return Runs(times, drafts, wide)
+
+
+def evenly(tokens: int, rows: int) -> list[int]:
+    """Tokens of each row, where they are as many as can be alike."""
+    return [tokens // rows + (row < tokens % rows) for row in range(rows)]
 
 
 def steady(runs: Sequence[float]) -> bool:
