@@ -4,8 +4,10 @@
 
 The same prompts with the same cap for all; EOS is ignored, so that all do the same work. An engine and the plain one
 take turns step by step, in changing order, each step timed, so that a machine whose speed drifts slows both alike;
-ratios of tokens a second are taken run by run. The clock is the wall's, or with `--cpu-time` (one thread on a busy
-machine) that of the process. The costs are measured anew first.
+ratios of tokens a second are taken run by run: of the whole run, and of its part while no place of the batch is empty.
+(Rows that gain by different amounts end at different times, and the last ones go on alone: the fewer requests there
+are, the more that weighs.) The clock is the wall's, or with `--cpu-time` (one thread on a busy machine) that of the
+process. The costs are measured anew first.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import gc
 import json
 import statistics
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import cycle, islice
 from pathlib import Path
 from time import perf_counter, process_time
@@ -37,25 +40,49 @@ from dspine.target import load_target
 from dspine.target.chat import render
 
 
+@dataclass
+class Side:
+    """One of two engines at work: seconds and tokens, of the whole and while no place of its batch was empty."""
+
+    engine: Engine
+    seconds: float = 0.0
+    full_seconds: float = 0.0
+    full_tokens: int = 0
+    ended: dict[int, Completion] = field(default_factory=dict)
+
+    def step(self, batch: int, clock: Callable[[], float]) -> None:
+        """Take one step."""
+        full = self.engine.pending >= batch
+        start = clock()
+        updates = self.engine.step()
+        spent = clock() - start
+        self.seconds += spent
+        if full:
+            self.full_seconds += spent
+            self.full_tokens += sum(len(update.token_ids) for update in updates)
+        self.ended |= {u.request_id: u.completion for u in updates if u.completion is not None}
+
+    @property
+    def answers(self) -> list[Completion]:
+        """In the order of the requests."""
+        return [self.ended[number] for number in sorted(self.ended)]
+
+
 def side_by_side(
-    one: Engine, other: Engine, prompts: list[list[int]], params: SamplingParams, clock: Callable[[], float]
-) -> tuple[list[float], list[list[Completion]]]:
-    """Seconds of each engine for all prompts, and its answers in their order."""
-    turns = [(0, one), (1, other)]
-    seconds = [0.0, 0.0]
-    ended: list[dict[int, Completion]] = [{}, {}]
-    for engine in (one, other):
+    one: Engine, other: Engine, prompts: list[list[int]], params: SamplingParams, batch: int, clock: Callable[[], float]
+) -> tuple[Side, Side]:
+    """Both engines over all prompts, in turns."""
+    sides = (Side(one), Side(other))
+    turns = list(sides)
+    for side in sides:
         for prompt in prompts:
-            engine.add(prompt, params)
-    while one.pending or other.pending:
+            side.engine.add(prompt, params)
+    while any(side.engine.pending for side in sides):
         turns.reverse()
-        for side, engine in turns:
-            if engine.pending:
-                start = clock()
-                updates = engine.step()
-                seconds[side] += clock() - start
-                ended[side] |= {u.request_id: u.completion for u in updates if u.completion is not None}
-    return seconds, [[found[number] for number in sorted(found)] for found in ended]
+        for side in turns:
+            if side.engine.pending:
+                side.step(batch, clock)
+    return sides
 
 
 def main() -> None:
@@ -87,7 +114,7 @@ def main() -> None:
     params = SamplingParams(
         max_new_tokens=args.max_new_tokens, ignore_eos=True, temperature=args.temperature, top_p=args.top_p
     )
-    table = Table("batch", "verify", "ratio to plain (median)", "ratio (min-max)", "verified a round", "tau")
+    table = Table("batch", "verify", "ratio to plain (median)", "(min-max)", "while full", "verified a round", "tau")
     report: list[dict[str, object]] = []
     for batch in map(int, args.batches.split(",")):
         book = CostBook(target, drafter, capacity=batch, anew=True)
@@ -104,24 +131,27 @@ def main() -> None:
         for engine in (plain, *engines.values()):
             engine.generate(prompts[:batch], SamplingParams(max_new_tokens=4, ignore_eos=True))
         for name, engine in engines.items():
-            ratios = []
+            ratios, full = [], []
             for _ in range(args.runs):
-                (slow, fast), (wanted, got) = side_by_side(plain, engine, prompts, params, clock)
-                ratios.append(slow / fast)
+                slow, fast = side_by_side(plain, engine, prompts, params, batch, clock)
+                ratios.append(slow.seconds / fast.seconds)
+                full.append(fast.full_tokens / fast.full_seconds * slow.full_seconds / slow.full_tokens)
+            wanted, got = slow.answers, fast.answers
             rounds = [record for completion in got for record in completion.rounds]
             row = {
                 "batch": batch,
                 "verify": name,
                 "ratio": round(statistics.median(ratios), 3),
                 "spread": [round(min(ratios), 3), round(max(ratios), 3)],
+                "while_full": round(statistics.median(full), 3),
                 "verified": round(sum(r.verified for r in rounds) / len(rounds), 2),
                 "tau": round(sum(r.kept for r in rounds) / len(rounds), 2),
                 "same_output": sum(a.token_ids == b.token_ids for a, b in zip(got, wanted, strict=True)),
             }
             report.append(row)
             table.add_row(
-                str(batch), name, str(row["ratio"]), f"{min(ratios):.2f}-{max(ratios):.2f}", str(row["verified"]),
-                str(row["tau"]),
+                str(batch), name, str(row["ratio"]), f"{min(ratios):.2f}-{max(ratios):.2f}", str(row["while_full"]),
+                str(row["verified"]), str(row["tau"]),
             )  # fmt: skip
         report[-1]["costs"] = costs.numbers()
         report[-1]["measuring_seconds"] = round(measured, 2)

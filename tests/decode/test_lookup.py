@@ -19,6 +19,7 @@ from dspine.decode.engine import Engine
 from dspine.decode.lookup import LONGEST, Lookup
 from dspine.decode.records import Completion
 from dspine.decode.sampling import SamplingParams
+from dspine.decode.schedule import Adaptive
 from dspine.drafter.proposal import Proposal
 from dspine.drafter.tree import Tree
 from dspine.errors import ConfigError, RequestError
@@ -211,6 +212,25 @@ def test_a_row_that_repeats_itself_is_not_drafted(target: Target) -> None:
     looked_up = [record for record in found.rounds if record.proposed != drafter.candidates]
     assert drafter.calls <= len(found.rounds) - len(looked_up) < len(found.rounds)
     assert [r.accepted for r in found.rounds if r not in looked_up].count(0) == drafter.calls
+
+
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED.model_copy(update={"seed": None})], ids=["trees", "lines"])
+def test_what_was_looked_up_is_none_of_the_schedules_merit(
+    target: Target, params: SamplingParams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its gains would pay for drafts that fail."""
+    heard, learn = [], Adaptive.learn
+
+    def listened(self: Adaptive, seats: object, lengths: list[int], stood: list[int]) -> None:
+        heard.extend(zip(lengths, stood, strict=True))
+        learn(self, seats, lengths, stood)
+
+    monkeypatch.setattr(Adaptive, "learn", listened)
+    engine = Engine(target, _drafter(target, "dspine"), max_batch=2, verify="auto+lookup:1", costs=CHEAP)
+    rounds = [record for completion in engine.generate(PROMPTS, params) for record in completion.rounds]
+    assert sum(record.accepted for record in rounds if record.looked_up) > 20
+    assert heard
+    assert all(accepted <= length for length, accepted in heard)
 
 
 def test_what_a_request_asks_for_bounds_what_is_looked_up(target: Target) -> None:

@@ -204,7 +204,7 @@ class Batch:
                     kept = _keep(row, ruling)
                     if kept:
                         row.record(RoundRecord(lengths[index], ruling.accepted, kept, looked_up=bool(found[index])))
-        self._schedule.learn(seats, drafted, [ruling.accepted for ruling in rulings])
+        self._learn(seats, drafted, found, rulings)
         self._offers.learn(offers, rows, starts)
 
     def _advance_trees(self) -> None:
@@ -239,7 +239,7 @@ class Batch:
                         nodes, looked_up = len(drafted[index].tokens), bool(found[index])
                         row.record(RoundRecord(path.places, path.ruling.accepted, kept, nodes, looked_up))
         if self._nodes is None:
-            self._schedule.learn(seats, sizes, [path.ruling.accepted for path in paths])
+            self._learn(seats, sizes, found, [path.ruling for path in paths])
         self._offers.learn(offers, rows, starts)
 
     def _grow(self, known: Sequence[Sequence[int]], sizes: Sequence[int], places: Sequence[int]) -> list[Tree]:
@@ -333,6 +333,13 @@ class Batch:
             uniforms = uniform_rows(seeds, "draft", positions, self._candidates, anchors.device)
         proposal = self._context.drafter.propose(self._context.cache, 0, anchors, law, uniforms)
         return proposal.places(width)
+
+    def _learn(
+        self, seats: Sequence[Seat], lengths: Sequence[int], found: Sequence[Sequence[int]], rulings: Sequence[Ruling]
+    ) -> None:
+        """Let the schedule hear of drafts: what was looked up is none of its merit."""
+        stood = [0 if given else ruling.accepted for given, ruling in zip(found, rulings, strict=True)]
+        self._schedule.learn(seats, lengths, stood)
 
     def _draft_seed(self, row: Row) -> int:
         """What keys a row's draft: its own seed, or, where its number of candidates looks back, another every round."""
