@@ -14,13 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import sqrt
 from typing import Protocol, runtime_checkable
 
 from dspine.decode.acceptance import Acceptance
 from dspine.decode.cost import Costs
 from dspine.decode.policy import Own
 
-SHARE = 0.015  # of the time that may be lost by drafting where it does not pay
+SHARE = 0.015  # of one row's time, which may be lost by drafting where it does not pay; of many rows', which tell more
+# with one try, the less: this by the root of their number
 LUCK = 8.0  # plain rounds whose time one row alone may lose at once; its luck varies most
 LUCK_OF_MANY = 1.5  # ... and the rows of a batch on average
 DEBT = 2.0  # ... and any of them while others gain
@@ -158,7 +160,7 @@ class Adaptive:
         price = (costs.drafted_rows(lengths) if count else costs.plain(rows)) / costs.plain(rows)
         brim = self._brim(costs, rows)
         for seat, stood in zip(seats, accepted, strict=True):
-            gained = 1 + stood - (1 - SHARE) * price
+            gained = 1 + stood - (1 - SHARE / sqrt(rows)) * price
             self._purses[seat.request] = min(min(self._purses[seat.request], brim) + gained, brim)
         self._level = sum(self._purses.values()) / rows
 
