@@ -1,7 +1,7 @@
 """One request in progress on the device: its caches, and a round for it.
 
 One rule: a round waits for the device once, where its verdict is read: draft, forward and verdict are one graph.
-Positions are those of `decode/batch.py`: with the anchor at s, both caches hold s slots between rounds, and s + 1
+Positions are those of `decode/lines.py`: with the anchor at s, both caches hold s slots between rounds, and s + 1
 tokens are known.
 Source: DSpine (arXiv 2609.36173), section on speculative decoding.
 """
