@@ -8,6 +8,7 @@ import pytest
 from tests.cli.conftest import Run, assert_fault, parsed
 
 from dspine.decode import costbook
+from dspine.decode.cost import Runs
 
 LONG = ("Once upon", "-n", 40, "--ignore-eos", "--json")
 
@@ -88,11 +89,9 @@ def test_costs_are_kept_and_measured_anew_when_asked(
 ) -> None:
     asked = []
 
-    def quick(
-        target: object, drafter: object, rows: int, forward: object
-    ) -> tuple[dict[int, list[float]], list[float]]:
+    def quick(target: object, drafter: object, rows: int, forward: object) -> Runs:
         asked.append(rows)
-        return {1: [1.0, 1.0], 4: [1.0, 1.0]}, [0.1, 0.1]  # twice the same: steady, so it is kept
+        return Runs({1: [1.0, 1.0], 4: [1.0, 1.0]}, [0.1, 0.1])  # twice the same: steady, so it is kept
 
     monkeypatch.setattr(costbook, "measure", quick)
     for file in costs.glob("*.json"):
