@@ -102,6 +102,8 @@ def main() -> None:
     parser.add_argument("--cpu-time", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    if args.count < max(map(int, args.batches.split(","))):
+        parser.error("--count: fewer prompts than the largest of --batches, so that its batch would never be full")
 
     clock = process_time if args.cpu_time else perf_counter
     target = load_target(args.target, dtype=getattr(torch, args.dtype))

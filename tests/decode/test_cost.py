@@ -35,15 +35,15 @@ def test_rows_of_different_widths_cost_as_the_widest_or_what_their_tokens_cost()
     assert ragged.extended(8, Runs({1: [1.0]}, [1.0])).ragged
 
 
-def test_a_row_that_is_wider_than_others_costs_more_but_never_more_than_if_all_were() -> None:
-    table = replace(TABLE, ragged=True, apart={4: 3.0})
-    assert table.undrafted_rows([3, 0, 0, 0]) == 16 + 24 * 3 / 12 + 3
-    assert table.undrafted_rows([2, 0, 0, 2]) == 16 + 24 * 4 / 12 + 2 * 3
-    assert table.undrafted_rows([3, 3, 3, 2]) == 40  # three times 3 on top would be more than four wide rows
-    assert table.undrafted_rows([0, 0, 0, 0]) == table.plain(4) == 16
-    assert table.undrafted_rows([3]) == 20
-    assert table.undrafted_rows([3, 0, 0]) == 16 + 24 * 2 / 12 + 3  # read off four rows
-    assert table.drafted_rows([3, 0, 0, 0]) == 5 + 16 + 24 * 3 / 12 + 3
+def test_rows_that_differ_cost_what_attention_does_for_them() -> None:
+    table, token = replace(TABLE, ragged=True, apart={4: 3.2}), 2.0  # more tokens of four rows, each
+    assert table.undrafted_rows([15, 0, 0, 0]) == pytest.approx(16 + 15 * token + 3.2)  # taken apart
+    assert table.undrafted_rows([15, 0, 0, 14]) == pytest.approx(16 + 29 * token + 31 * 3.2 / 32)  # filled up
+    assert table.undrafted_rows([0, 1, 0, 0]) == pytest.approx(16 + token + 3 * 3.2 / 32)
+    assert table.undrafted_rows([2, 15, 0, 2]) == pytest.approx(16 + 19 * token + 3.2 + 2 * 3.2 / 32)  # both
+    assert table.undrafted_rows([3, 3, 3, 3]) == 40
+    assert table.undrafted_rows([3, 0, 0]) == pytest.approx(16 + 2 * token + 6 * 3.2 / 32)  # read off four rows
+    assert table.drafted_rows([1, 0, 0, 0]) == pytest.approx(5 + 16 + token + 3 * 3.2 / 32)
 
 
 def test_what_a_wide_row_costs_in_addition_is_what_its_tokens_alone_do_not() -> None:

@@ -101,6 +101,19 @@ def test_without_acceptance_it_ends_at_none_and_loses_little(rows: int, verify: 
     assert seconds / tokens < 1.05 * costs.plain(rows)
 
 
+def test_many_rows_lose_less_to_tries_than_one_as_one_try_tells_more() -> None:
+    lost = {}
+    for rows in (1, 4, 16):
+        costs = table(1, 1.3, 1.9, 3.1, rows=rows)
+        schedule = Adaptive(M, costs)
+        play(schedule, costs, lambda *_: 0, 1000, rows)
+        seconds, tokens, _ = play(schedule, costs, lambda *_: 0, 8000, rows)
+        lost[rows] = seconds / (tokens * costs.plain(rows)) - 1
+    assert lost[1] == pytest.approx(0.015, rel=0.1)
+    assert lost[4] == pytest.approx(0.015 / 2, rel=0.1)
+    assert lost[16] == pytest.approx(0.015 / 4, rel=0.1)
+
+
 @pytest.mark.parametrize("rows", [1, 8])
 def test_it_recovers_when_candidates_stand_again(rows: int) -> None:
     costs = table(1, 1.1, 1.2, 1.4, rows=rows)

@@ -160,6 +160,23 @@ def test_a_block_in_bfloat16_equals_its_tokens_one_by_one_bit_for_bit(kind, over
 
 
 @needs_alike
+@pytest.mark.parametrize("start", [9, 60, 190, 380])
+def test_in_bfloat16_a_line_has_the_same_bits_beside_branches(start):
+    """The branches lie in the slots behind it, at 60, 190 and 380 across an end of those that the line alone reads."""
+    _, packed = both("qwen3", torch.bfloat16, hidden_size=576, intermediate_size=1536, initializer_range=0.05)
+    ids = torch.randint(TOKENS, (2, start + 8), generator=torch.Generator().manual_seed(6))
+
+    def line(span: Span) -> torch.Tensor:
+        cache = packed.new_cache(2)
+        packed.forward(ids[:, :start], cache, Span(0, (0, 0), start))
+        return packed.forward(ids[:, start : start + span.width], cache, span, (0,)).hidden
+
+    beside = line(Span(0, (start, start), 8, parents=((0, 3, 1, 2, 4), ()), counts=(8, 2)))
+    assert torch.equal(beside[0, :3], line(Span(0, (start, start), 3, counts=(3, 2)))[0])
+    assert torch.equal(beside[1, :2], line(Span(0, (start, start), 2))[1])
+
+
+@needs_alike
 def test_in_bfloat16_a_row_has_the_same_bits_in_any_company():
     # Sums as long as a real model's: short ones come out alike in any case.
     sizes = {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 2, "initializer_range": 0.05}

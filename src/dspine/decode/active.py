@@ -1,7 +1,7 @@
 """The active rows of a batch, the caches that hold them, and what rounds of any kind do with them.
 
 One rule: active rows are rows 0..n-1 of the caches, so a batch is a slice and never a gather; where a row ends, the
-last one moves into its place. What a round leaves is written here alone, row by row, behind everything that can fail.
+last one moves into its place.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Active:
 
     @property
     def held(self) -> list[int]:
-        """Slots of each row in the target's cache."""
+        """Committed slots of each row in the target's cache."""
         return self.cache.rows.lengths[: len(self.rows)]
 
     @property
@@ -119,6 +119,7 @@ class Active:
         A row that was ended while the round ran keeps nothing of it.
 
         Args:
+            held: slots of the target's cache that hold committed tokens from now on.
             proposed, nodes, looked_up: as in `RoundRecord`.
         """
         row = self.rows[index]

@@ -1,7 +1,7 @@
 """The batch of an engine: rows are admitted, advanced by rounds, and taken out where they end.
 
-One rule: between two rounds, and after an interrupted one, both caches stand where the rows' tokens say. A round is one
-of lines (`decode/lines.py`) or of trees (`decode/trees.py`).
+One rule: between two rounds, and after an interrupted one, the rows' tokens alone say what of the caches counts. A
+round is one of lines (`decode/lines.py`) or of trees (`decode/trees.py`).
 """
 
 from __future__ import annotations

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+FILLED = 32  # tokens by which attention fills rows up in the time of a call of its own, about
+
 
 @dataclass(frozen=True)
 class Runs:
@@ -40,8 +42,8 @@ class Costs:
         target's forward up to its choices.
     draft: by count of rows: seconds of drafting one block a row, and of taking in what a round keeps.
     ragged: whether rows of different widths cost what their tokens cost; else each costs as much as the widest.
-    apart: by count of rows, where they are ragged: seconds that a row costs in addition for being wider than others,
-        as attention takes it apart (`kernels/rows_attention.py`).
+    apart: by count of rows, where they are ragged: seconds that one row costs in addition for being much wider than the
+        others, since attention takes it apart (`kernels/rows_attention.py`).
 
     An empty table covers nothing and cannot be asked.
     """
@@ -66,12 +68,11 @@ class Costs:
     def undrafted_rows(self, lengths: Sequence[int]) -> float:
         """Seconds of a round that verifies so many candidates of each row, none of them drafted."""
         rows = len(lengths)
-        least, most = min(lengths), max(lengths)
-        filled = self._seconds(rows, rows * (1 + most))
-        if least == most or not self.ragged:
-            return filled
-        apart = sum(length > least for length in lengths) * self.apart.get(self._count(rows), 0.0)
-        return min(filled, self._seconds(rows, rows + sum(lengths)) + apart)
+        if not self.ragged:
+            return self._seconds(rows, rows * (1 + max(lengths)))
+        seconds = self._seconds(rows, rows + sum(lengths))
+        call = self.apart.get(self._count(rows), 0.0)
+        return seconds + call * _calls(lengths) if call else seconds
 
     def drafted(self, rows: int, candidates: int) -> float:
         """Seconds of a round that drafts and verifies `candidates` candidates a row."""
@@ -143,6 +144,15 @@ def interpolated(points: Sequence[float], values: Sequence[float], at: float) ->
     right = min(bisect_left(points, at), len(points) - 1)
     (x, y), (x1, y1) = (points[right - 1], values[right - 1]), (points[right], values[right])
     return y + (y1 - y) * (at - x) / (x1 - x)
+
+
+def _calls(lengths: Sequence[int]) -> float:
+    """What rows of different widths cost attention, in calls: by some width narrower rows are filled up to, while wider
+    ones have calls of their own, the one that costs least."""
+    return min(
+        sum((width - length) / FILLED if length < width else length > width for length in lengths)
+        for width in set(lengths)
+    )
 
 
 def non_decreasing(values: Sequence[float]) -> list[float]:

@@ -1,7 +1,7 @@
 """A round in which candidates are one line a row.
 
-One rule: what is verified is chosen before the target is asked, and nothing of a row is changed until the verdict on
-all rows is there. Source: DSpine (arXiv 2609.36173), section on speculative decoding.
+One rule: what is verified is chosen before the target is asked, and no row is given anything until the verdict on all
+of them is there. Source: DSpine (arXiv 2609.36173), section on speculative decoding.
 
 With the anchor of each row at position s: draft candidates for s+1..s+M; choose how many, n, to verify (before the
 draft, or by the confidences that come with it; none may mean no draft at all); run anchor and candidates through the

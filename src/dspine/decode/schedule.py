@@ -21,8 +21,10 @@ from dspine.decode.acceptance import Acceptance
 from dspine.decode.cost import Costs
 from dspine.decode.policy import Own
 
-SHARE = 0.015  # of one row's time, which may be lost by drafting where it does not pay; of many rows', which tell more
-# with one try, the less: this by the root of their number
+SHARE = (
+    0.015  # of the time, which drafting may lose where it does not pay; by the root of the number of rows, since one
+)
+# try of many rows tells more
 LUCK = 8.0  # plain rounds whose time one row alone may lose at once; its luck varies most
 LUCK_OF_MANY = 1.5  # ... and the rows of a batch on average
 DEBT = 2.0  # ... and any of them while others gain

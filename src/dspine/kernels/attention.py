@@ -2,8 +2,8 @@
 
 One rule: keys and values are read where they lie. The H/G query heads that share a key head are folded into the
 query length, so that no repeated copy of the cache is made (torch's own masked grouped path makes one a layer).
-A query's result in bfloat16 on a CPU does not depend on its company, see `FEWEST`, nor on how many slots are read, if
-they end where `ALIKE_ENDS` says.
+A query's result in bfloat16 on a CPU depends neither on its company, see `FEWEST`, nor on how many slots are read,
+if they end where `ALIKE_ENDS` says; whether it is so on the processor at hand, `kernels/alike.py` finds out.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 import torch
@@ -70,7 +71,7 @@ class Span:
         """New tokens of all rows."""
         return sum(self.each)
 
-    @property
+    @cached_property  # a forward asks twice a layer
     def limits(self) -> list[int]:
         """Number of slots that attention reads of each row: those that it holds after this forward, up to an end."""
         last, found = self.ends[-1], []
@@ -79,7 +80,7 @@ class Span:
             found.append(whole + next(end for end in self.ends if end >= start + count - whole))
         return found
 
-    @property
+    @cached_property
     def limit(self) -> int:
         """Number of slots that attention reads of all rows together: as of the longest."""
         return max(self.limits)

@@ -18,11 +18,11 @@ from dspine.kernels.attention import fold_mask, grouped_attention
 from dspine.kernels.kv import Span
 from dspine.kernels.upload import upload
 
-# What a call costs, in numbers of keys that a query multiplies; what reading the keys costs, in queries. Measured on
-# two cores, in float32 and bfloat16, with 3 heads of 64 and 8 of 128.
+# A call costs as much as so many numbers of keys times the tokens that ask them; and reading the keys as much as so
+# many tokens more. Measured on two cores, in float32 and bfloat16, with 3 key heads of 64 and 8 of 128.
 CALL, READ = 1_000_000, 2
 
-Masks = Mapping[str, Tensor | None]
+Added = Mapping[str, Tensor | None]  # masks by kind of layer
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Apart:
     row: int
     tokens: slice
     limit: int
-    masks: Masks
+    masks: Added
 
     def heard(self, line: Tensor, keys: Tensor, values: Tensor, kind: str, scale: float) -> Tensor:
         """(N, H, D) and (B, G, S, D) → (own, H, D)."""
@@ -88,7 +88,7 @@ class RowsAttention:
         heads: query heads, key heads, and numbers of a head.
     """
 
-    def __init__(self, span: Span, masks: Masks, heads: tuple[int, int, int], device: torch.device) -> None:
+    def __init__(self, span: Span, masks: Added, heads: tuple[int, int, int], device: torch.device) -> None:
         share, numbers = heads[0] // heads[1], heads[1] * heads[2]
         counts, limits = span.each, span.limits
         self._common = common = Common.cheapest(counts, limits, numbers)
@@ -98,7 +98,8 @@ class RowsAttention:
         if self._direct:
             return
         starts = [0, *accumulate(counts)]
-        # A shorter row is filled up with its last token.
+        # `given`: of each place of the common call, the token on the line; shorter rows are filled up with their last.
+        # `found`: of each token on the line, its place in what the calls give, the common one first.
         given = [s + min(p, n - 1) for s, n in zip(starts, counts, strict=False) for p in range(common.width)]
         found = [[row * common.width + p for p in range(min(n, common.width))] for row, n in enumerate(counts)]
         behind = len(given)
@@ -124,7 +125,7 @@ class RowsAttention:
         return heard.index_select(0, self._taken).view(len(query), -1, *line.shape[1:]).transpose(1, 2)
 
 
-def _part(masks: Masks, rows: slice, places: slice, limit: int, share: int) -> Masks:
+def _part(masks: Added, rows: slice, places: slice, limit: int, share: int) -> Added:
     """Masks of some tokens, for query heads folded into the query."""
     parts = {kind: None if mask is None else mask[rows, :, places, :limit] for kind, mask in masks.items()}
     return {kind: None if part is None else fold_mask(part, share) for kind, part in parts.items()}

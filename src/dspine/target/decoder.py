@@ -68,7 +68,7 @@ class FusedDecoder:
         Args:
             ids: (B, T), or (1, N) of a ragged span.
             cache: opened for `span`.
-            masks: what a kind of layer sees of a span, bool (B or 1, 1, T, limit), True = visible; None: all.
+            masks: what a kind of layer sees of a span, bool (B, 1, T, limit), True = visible; None: all.
             taps: layer ids.
 
         Returns:
@@ -96,7 +96,7 @@ class FusedDecoder:
 
 
 def _additive(mask: Tensor, like: Tensor) -> Tensor:
-    """0 where the mask (B or 1, 1, T, S) is True, -inf elsewhere, in the type of `like`."""
+    """0 where the mask (B, 1, T, S) is True, -inf elsewhere, in the type of `like`."""
     return torch.zeros_like(mask, dtype=like.dtype).masked_fill_(~mask, -torch.inf)
 
 

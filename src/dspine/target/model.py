@@ -196,7 +196,8 @@ class Target:
         if span.parents is not None and self.stateful:
             raise TargetError(f"{self.name} keeps recurrent states, which take in one line of tokens, no branches")
         if self.fused is not None:
-            span = replace(span, ends=ALIKE_ENDS if self.dtype == torch.bfloat16 else EVEN_ENDS)
+            exact = self.dtype == torch.bfloat16 and span.width <= ALIKE  # a wider row is a prompt's
+            span = replace(span, ends=ALIKE_ENDS if exact else EVEN_ENDS)
         if not self.ragged:
             span = span.even
         if self.alike is None or span.tokens <= self.alike:
