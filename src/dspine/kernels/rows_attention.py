@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain, product
+from itertools import chain, product
 
 import torch
 from torch import Tensor
 
 from dspine.kernels.attention import fold_mask, grouped_attention
 from dspine.kernels.kv import Span
+from dspine.kernels.ragged import Ragged
 from dspine.kernels.upload import upload
 
 # A call costs as much as so many numbers of keys times the tokens that ask them; and reading the keys as much as so
@@ -97,10 +98,10 @@ class RowsAttention:
         self._direct = (common.width, common.limit) == (span.width, span.limit) and span.counts is None
         if self._direct:
             return
-        starts = [0, *accumulate(counts)]
+        starts = Ragged(counts, span.width, device).starts
         # `given`: of each place of the common call, the token on the line; shorter rows are filled up with their last.
         # `found`: of each token on the line, its place in what the calls give, the common one first.
-        given = [s + min(p, n - 1) for s, n in zip(starts, counts, strict=False) for p in range(common.width)]
+        given = [s + min(p, n - 1) for s, n in zip(starts, counts, strict=True) for p in range(common.width)]
         found = [[row * common.width + p for p in range(min(n, common.width))] for row, n in enumerate(counts)]
         behind = len(given)
         for row, first in common.lacks(counts, limits):
